@@ -1,0 +1,55 @@
+# What every target of ours is compiled with: one INTERFACE target, no global flags.
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+find_program(TOKENBUTLER_CCACHE ccache)
+if(TOKENBUTLER_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${TOKENBUTLER_CCACHE})
+endif()
+
+add_library(tokenbutler_options INTERFACE)
+target_compile_features(tokenbutler_options INTERFACE cxx_std_20)
+target_include_directories(tokenbutler_options INTERFACE ${PROJECT_SOURCE_DIR})
+target_compile_options(tokenbutler_options INTERFACE
+  -Wall -Wextra -Werror -Wno-sign-compare -fno-math-errno -ffp-contract=off
+  $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
+if(TOKENBUTLER_SANITIZE)
+  target_compile_options(tokenbutler_options INTERFACE
+    -fsanitize=${TOKENBUTLER_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(tokenbutler_options INTERFACE -fsanitize=${TOKENBUTLER_SANITIZE})
+endif()
+
+# tokenbutler_library(NAME SOURCES ... [DEPS ...]): a static library of one folder.
+function(tokenbutler_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC tokenbutler_options ${ARG_DEPS})
+endfunction()
+
+# tokenbutler_test(NAME SOURCES ... [DEPS ...] [LABELS ...] [TIMEOUT s]): a GoogleTest program registered
+# with CTest as one test. Data files are read relative to TOKENBUTLER_TEST_DATA (tests/data).
+function(tokenbutler_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE tokenbutler_options ${ARG_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE TOKENBUTLER_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\] all")
+endfunction()
+
+# tokenbutler_fuzzer(NAME SOURCES ... DEPS ... CORPUS dir): a libFuzzer program; only in the fuzz preset (clang).
+function(tokenbutler_fuzzer name)
+  cmake_parse_arguments(ARG "" "CORPUS" "SOURCES;DEPS" ${ARGN})
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    return()
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE tokenbutler_options ${ARG_DEPS})
+  target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  set_property(GLOBAL APPEND PROPERTY TOKENBUTLER_FUZZERS ${name})
+endfunction()

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace tokenbutler {
+
+// What the client asked for, validated and tokenised: values only. Field names follow
+// proto/tokenbutler/v1/inference.proto; bounds are checked once, in server/proto_convert.
+
+struct SamplingParams {
+  float temperature = 1.0f;  // 0: greedy
+  float top_p = 1.0f;        // (0, 1]
+  int top_k = 0;             // 0: off
+  float min_p = 0.0f;        // [0, 1]
+  float typical_p = 1.0f;    // (0, 1]
+  float repetition_penalty = 1.0f;
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
+  std::vector<std::pair<int32_t, float>> logit_bias;  // token id -> added to its logit
+  std::optional<uint64_t> seed;                       // unset: drawn by the engine and reported
+  int n = 1;                                          // completions of one prompt
+  int min_tokens = 0;                                 // EOS and stops are suppressed before
+};
+
+struct StopParams {
+  std::vector<std::string> strings;
+  std::vector<int32_t> token_ids;
+  bool ignore_eos = false;
+  bool include_in_output = false;
+};
+
+struct LogprobParams {
+  std::optional<int> top;  // unset: none; 0: the sampled token's only; k: also the k best
+  bool include_prompt = false;
+};
+
+struct OutputParams {
+  bool skip_special_tokens = true;
+  bool return_token_ids = false;
+  bool return_progress = false;
+  int stream_interval = 1;  // tokens per chunk at least
+};
+
+struct GenerationRequest {
+  std::string request_id;                 // unique among running requests
+  std::vector<int32_t> prompt_token_ids;  // not empty
+  SamplingParams sampling;
+  int max_tokens = 0;  // 0: prefill only
+  StopParams stop;
+  LogprobParams logprobs;
+  OutputParams output;
+  int priority = 0;                           // higher first
+  absl::Time arrival = absl::InfinitePast();  // when the RPC came in
+  absl::Time deadline = absl::InfiniteFuture();
+  // Scoring mode: these tokens are fed one by one through the decode path instead of sampling,
+  // and the full logits of each position go to TokenSink::OnLogits. Excludes max_tokens > 0.
+  std::vector<int32_t> score_token_ids;
+};
+
+}  // namespace tokenbutler

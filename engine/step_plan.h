@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "offload/block_table.h"
+
+namespace tokenbutler {
+
+enum class LogitsWanted { kNone, kLast, kAll };
+
+// One sequence's share of a step: `token_ids` are run at positions start_position,
+// start_position + 1, ..., their K and V rows written into `block_table` at those positions.
+struct StepItem {
+  const BlockTable* block_table = nullptr;  // not owned; holds room for the tokens
+  absl::Span<const int32_t> token_ids;      // not owned; one token in a decode item
+  int start_position = 0;
+  LogitsWanted logits = LogitsWanted::kLast;
+};
+
+// What one step computes: every running sequence's decode token, and chunks of prefills.
+struct StepPlan {
+  std::vector<StepItem> decode;  // one token each, any number
+  std::vector<StepItem> prefill_chunks;
+};
+
+// Runs steps. One implementation computes (step_runner.h), tests have another. Engine thread only.
+class ModelRunner {
+ public:
+  virtual ~ModelRunner() = default;
+  virtual int vocab_size() const = 0;
+
+  // After an OK return, logits(i) of decode item i and prefill_logits(c) of chunk c are valid until
+  // the next Run: [num_rows, vocab_size] float32, num_rows = 0, 1 or the chunk's tokens as wanted.
+  // The result of an item depends on that item alone, bit for bit, never on what shares the step.
+  virtual absl::Status Run(const StepPlan& plan) = 0;
+  virtual absl::Span<const float> decode_logits(int item) const = 0;
+  virtual absl::Span<const float> prefill_logits(int chunk) const = 0;
+
+  // Copies K and V rows of a partly filled block when a sequence is forked (n > 1).
+  virtual void CopyBlock(BlockId from, BlockId to) = 0;
+};
+
+}  // namespace tokenbutler

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "engine/tokenizer/tokenizer_spec.h"
+
+namespace tokenbutler {
+
+// Text <-> token ids, equal to Hugging Face's tokenizers on every input. Immutable after
+// Create; every method may be called from any number of threads at once.
+class Tokenizer {
+ public:
+  struct EncodeOptions {
+    bool add_special_tokens = true;  // BOS/EOS as the model file asks
+    // Text that looks like a control token becomes that token. Off for user content, on for the
+    // output of a chat template.
+    bool parse_special = false;
+  };
+
+  // INVALID_ARGUMENT naming the field for a spec that contradicts itself, UNIMPLEMENTED for a
+  // pre-tokenizer that is not known.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(TokenizerSpec spec);
+  virtual ~Tokenizer() = default;
+
+  // Linear in text.size(). Invalid UTF-8 is encoded as Hugging Face would encode its lossy
+  // decoding (each ill-formed sequence as U+FFFD).
+  virtual std::vector<int32_t> Encode(std::string_view text, EncodeOptions options) const = 0;
+
+  // The whole text of `ids`; ill-formed UTF-8 in the result is replaced by U+FFFD as
+  // Hugging Face does. Ids out of range are a caller's error: REQUIRES 0 <= id < vocab_size().
+  virtual std::string Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const = 0;
+
+  // The raw bytes that `id` stands for inside a text (not always whole UTF-8).
+  virtual std::string_view TokenBytes(int32_t id) const = 0;
+
+  virtual bool IsSpecial(int32_t id) const = 0;  // control tokens
+  virtual int vocab_size() const = 0;
+  virtual std::optional<int32_t> bos_id() const = 0;
+  // Every id that ends a generation: EOS, end of turn.
+  virtual absl::Span<const int32_t> eos_ids() const = 0;
+  // True when decoding drops the first space of a text (SentencePiece).
+  virtual bool strips_leading_space() const = 0;
+};
+
+}  // namespace tokenbutler
