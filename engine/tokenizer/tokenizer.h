@@ -1,9 +1,12 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -21,6 +24,11 @@ class Tokenizer {
     // Text that looks like a control token becomes that token. Off for user content, on for the
     // output of a chat template.
     bool parse_special = false;
+    // Byte ranges [begin, end) of the text, ascending and disjoint, in which nothing is a control
+    // token although parse_special is on: an occurrence that overlaps one stays text. A rendered
+    // chat passes RenderedPrompt::content_spans here, so that a message cannot forge a turn. The
+    // ranges have no other effect: merges go across their borders. Only read during the call.
+    absl::Span<const std::pair<size_t, size_t>> literal_spans = {};
   };
 
   // INVALID_ARGUMENT naming the field for a spec that contradicts itself, UNIMPLEMENTED for a
