@@ -7,13 +7,19 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
 
-#if defined(__SANITIZE_THREAD__) || (defined(__has_feature) && __has_feature(thread_sanitizer))
-#define TOKENBUTLER_STD_MUTEX 1
-#else
 #define TOKENBUTLER_STD_MUTEX 0
+#if defined(__SANITIZE_THREAD__)  // gcc
+#undef TOKENBUTLER_STD_MUTEX
+#define TOKENBUTLER_STD_MUTEX 1
+#elif defined(__has_feature)  // clang
+#if __has_feature(thread_sanitizer)
+#undef TOKENBUTLER_STD_MUTEX
+#define TOKENBUTLER_STD_MUTEX 1
+#endif
 #endif
 
 #if TOKENBUTLER_STD_MUTEX
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #else
@@ -24,20 +30,22 @@ namespace tokenbutler {
 
 #if TOKENBUTLER_STD_MUTEX
 
-class Mutex {
+class ABSL_LOCKABLE Mutex {
  public:
-  void Lock() { mutex_.lock(); }
-  void Unlock() { mutex_.unlock(); }
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }
+  void Unlock() ABSL_UNLOCK_FUNCTION() { mutex_.unlock(); }
 
  private:
   friend class CondVar;
   std::mutex mutex_;
 };
 
-class MutexLock {
+class ABSL_SCOPED_LOCKABLE MutexLock {
  public:
-  explicit MutexLock(Mutex* mutex) : mutex_(mutex) { mutex_->Lock(); }
-  ~MutexLock() { mutex_->Unlock(); }
+  explicit MutexLock(Mutex* mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(mutex) {
+    mutex_->Lock();
+  }
+  ~MutexLock() ABSL_UNLOCK_FUNCTION() { mutex_->Unlock(); }
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
 
@@ -55,8 +63,10 @@ class CondVar {
   // True when the timeout passed.
   bool WaitWithTimeout(Mutex* mutex, absl::Duration timeout) {
     std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
+    // Bounded, for now() + infinity overflows in the standard library.
+    const absl::Duration bounded = std::min(timeout, absl::Hours(24 * 365));
     const bool timed_out =
-        condition_.wait_for(lock, absl::ToChronoNanoseconds(timeout)) == std::cv_status::timeout;
+        condition_.wait_for(lock, absl::ToChronoNanoseconds(bounded)) == std::cv_status::timeout;
     lock.release();
     return timed_out;
   }

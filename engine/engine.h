@@ -47,7 +47,7 @@ class Engine {
   // Queues a request. After OK, `sink` receives OnDone exactly once, later, on the engine thread.
   // INVALID_ARGUMENT: prompt (or prompt + scored tokens) longer than max_model_len.
   // ALREADY_EXISTS: request_id is running. UNAVAILABLE: draining.
-  // RESOURCE_EXHAUSTED: queue full (with RetryInfo: see RetryDelay in status_details.h), or the
+  // RESOURCE_EXHAUSTED: queue full (with RetryInfo: see RetryDelay in base/status_details.h), or the
   // request can never fit the KV capacity (no RetryInfo; names needed and total bytes).
   virtual absl::Status Submit(GenerationRequest request, std::shared_ptr<TokenSink> sink) = 0;
 

@@ -1,0 +1,25 @@
+#include "offload/kv_store.h"
+
+#include <cstring>
+#include <utility>
+
+namespace tokenbutler {
+
+absl::StatusOr<std::unique_ptr<KvStore>> KvStore::Create(const KvLayout& layout,
+                                                         const HostTier::Options& options) {
+  ASSIGN_OR_RETURN(HostTier host, HostTier::Create(layout, options));
+  return std::unique_ptr<KvStore>(new KvStore(layout, std::move(host)));
+}
+
+void KvStore::BlockBases(const BlockTable& table, int num_tokens,
+                         std::vector<std::byte*>* bases) const {
+  const int count = layout_.blocks_for(num_tokens);
+  bases->resize(count);
+  for (int i = 0; i < count; ++i) (*bases)[i] = host_.block(table.blocks[i]);
+}
+
+void KvStore::CopyBlock(BlockId from, BlockId to) {
+  std::memcpy(host_.block(to), host_.block(from), layout_.block_bytes());
+}
+
+}  // namespace tokenbutler

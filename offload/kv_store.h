@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "offload/block_table.h"
+#include "offload/host_tier.h"
+#include "offload/kv_layout.h"
+
+namespace tokenbutler {
+
+// The data plane of the KV cache: where the bytes of a sequence's keys and values are. Layers and
+// kernels ask here; the scheduler never does (it has the BlockPool). Rows are written by whoever
+// runs the sequence's step, one writer per row; addresses never change, so reading them needs no
+// lock.
+//
+// Attention kernels take the block bases of a sequence and the layout: token t, layer l, KV head h
+// has its key row at
+//   bases[t / block_size] + layout.key_offset(l, h) + (t % block_size) * layout.row_bytes().
+class KvStore {
+ public:
+  static absl::StatusOr<std::unique_ptr<KvStore>> Create(const KvLayout& layout,
+                                                         const HostTier::Options& options);
+
+  const KvLayout& layout() const { return layout_; }
+  int num_blocks() const { return host_.num_blocks(); }
+  int64_t capacity_bytes() const { return host_.capacity_bytes(); }
+  int num_regions() const { return host_.num_regions(); }
+
+  std::byte* block(BlockId block) const { return host_.block(block); }
+
+  // Where the key (value) row of a token is to be written: layout.row_bytes() bytes.
+  // REQUIRES: `table` has the block of `position`.
+  std::byte* key_row(const BlockTable& table, int layer, int kv_head, int position) const {
+    return Row(table, position) + layout_.key_offset(layer, kv_head);
+  }
+  std::byte* value_row(const BlockTable& table, int layer, int kv_head, int position) const {
+    return Row(table, position) + layout_.value_offset(layer, kv_head);
+  }
+
+  // Replaces `bases` by the bases of the blocks that hold the first `num_tokens` tokens.
+  // Allocates only when the vector has to grow. REQUIRES: `table` has those blocks.
+  void BlockBases(const BlockTable& table, int num_tokens, std::vector<std::byte*>* bases) const;
+
+  // Copies all rows of one block: a fork owns its partly filled block from then on.
+  void CopyBlock(BlockId from, BlockId to);
+
+ private:
+  KvStore(const KvLayout& layout, HostTier host) : layout_(layout), host_(std::move(host)) {}
+
+  std::byte* Row(const BlockTable& table, int position) const {
+    return host_.block(table.blocks[position / layout_.block_size]) +
+           static_cast<size_t>(position % layout_.block_size) * layout_.row_bytes();
+  }
+
+  const KvLayout layout_;
+  HostTier host_;
+};
+
+}  // namespace tokenbutler
