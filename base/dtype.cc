@@ -42,4 +42,19 @@ float HalfToFloat(uint16_t half) {
   return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
 }
 
+uint16_t FloatToHalf(float x) {
+  const uint32_t u = std::bit_cast<uint32_t>(x);
+  const uint16_t sign = static_cast<uint16_t>((u >> 16) & 0x8000u);
+  const uint32_t magnitude = u & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return sign | 0x7e00u;
+  if (magnitude >= 0x477ff000u) return sign | 0x7c00u;  // 65520 and above round to infinity
+  if (magnitude < 0x38800000u) {
+    // Below 2^-14: adding 0.5 leaves a multiple of 2^-24, rounded to nearest even by the addition.
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+    return sign | static_cast<uint16_t>(std::bit_cast<uint32_t>(shifted) - 0x3f000000u);
+  }
+  const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
+  return sign | static_cast<uint16_t>((rounded >> 13) - (112u << 10));
+}
+
 }  // namespace tokenbutler

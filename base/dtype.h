@@ -30,4 +30,7 @@ inline BF16 ToBF16(float x) {
 // IEEE half precision bits -> float32, exact for every input.
 float HalfToFloat(uint16_t half);
 
+// float32 -> IEEE half precision bits, to nearest even; too large becomes infinity, NaN stays NaN.
+uint16_t FloatToHalf(float x);
+
 }  // namespace tokenbutler
