@@ -64,9 +64,11 @@ class OutputText {
   int64_t num_tokens() const { return num_tokens_; }
 
  private:
-  bool IsStopToken(int32_t token_id, StopEvent* event) const;
-  // Appends decoded text to `pending_` and looks for stop strings in it.
-  std::optional<StopEvent> Absorb(std::string_view text);
+  bool may_stop() const { return num_tokens_ > options_.min_tokens; }
+  std::optional<StopEvent> StopTokenEvent(int32_t token_id) const;
+  // Appends decoded text to pending_, with `match` only up to a stop string that it completes.
+  std::optional<StopEvent> Absorb(std::string_view text, bool match);
+  Update Finish(std::optional<StopEvent> stop);
   std::optional<OutputChunk> TakeChunk(bool last);
 
   const Tokenizer* tokenizer_;
@@ -78,7 +80,6 @@ class OutputText {
   OutputChunk next_;                    // ids and log-probabilities not yet sent
   int64_t num_tokens_ = 0;
   int tokens_since_chunk_ = 0;
-  bool over_ = false;
 };
 
 }  // namespace tokenbutler

@@ -2,26 +2,15 @@
 
 #include <cstdint>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/request.h"
+#include "engine/token_draw.h"
 #include "engine/token_sink.h"
 
 namespace tokenbutler {
-
-// Working memory of one thread that samples; grows to vocab_size once and is then reused by every
-// sequence. Its contents mean nothing between calls.
-struct SamplingScratch {
-  struct Candidate {
-    float value = 0;  // scaled logit, later probability
-    int32_t token_id = 0;
-  };
-  std::vector<Candidate> candidates;
-  std::vector<float> raw_logits;  // [vocab_size], the model's, kept for log-probabilities
-};
 
 struct SampledToken {
   int32_t token_id = 0;
@@ -70,15 +59,17 @@ class Sampler {
   Sampler(SamplerOptions options, absl::Span<const int32_t> prompt);
 
   bool greedy() const { return options_.params.temperature < kGreedyTemperature; }
-  void ApplyBiasAndPenalties(absl::Span<float> logits) const;
-  void ApplyPenalties(absl::Span<float> logits) const;
-  absl::StatusOr<int32_t> Choose(absl::Span<float> logits, SamplingScratch* scratch) const;
+  bool suppresses_stops() const { return num_sampled_ < options_.params.min_tokens; }
+  // True when this step changes logits before the draw.
+  bool edits_logits() const;
+  void EditLogits(absl::Span<float> logits) const;
+  void Penalize(absl::Span<float> logits) const;
   void Remember(int32_t token_id);
 
   SamplerOptions options_;
   int64_t num_sampled_ = 0;
-  std::vector<uint64_t> seen_;  // bit per token id: in prompt or output; empty: no penalties
-  std::vector<int32_t> output_counts_;  // [vocab_size] times sampled; empty: no penalties
+  std::vector<uint64_t> seen_;          // bit per token id, in prompt or output; empty: no penalty
+  std::vector<int32_t> output_counts_;  // [vocab_size] times sampled; empty: no penalty
   std::vector<TokenLogprob> top_logprobs_;
 };
 
