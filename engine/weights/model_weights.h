@@ -21,6 +21,7 @@ struct LayerWeights {
   TensorView post_attention_norm;  // [hidden_size]
   TensorView gate_proj, up_proj;   // [intermediate_size, hidden_size]
   TensorView down_proj;            // [hidden_size, intermediate_size]
+  TensorView gate_bias, up_bias, down_bias;
 };
 
 struct ModelWeights {
