@@ -16,6 +16,7 @@ namespace tokenbutler {
 
 class BlockPool;
 class Clock;
+class ComputePool;
 class Metrics;
 
 // A snapshot for GetLoad, admission and the metrics page.
@@ -38,31 +39,41 @@ class Engine {
     BlockPool* block_pool = nullptr;
     Clock* clock = nullptr;
     Metrics* metrics = nullptr;
+    // Shares the sampling of many sequences among threads; null: all on the engine thread. May be
+    // the runner's own: the engine uses it between steps only.
+    ComputePool* compute_pool = nullptr;
   };
 
-  // Starts the engine thread. INVALID_ARGUMENT naming the option when `config` is bad.
+  // Starts the engine thread. INVALID_ARGUMENT naming the option when `config` is bad;
+  // max_model_len must be set.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(EngineConfig config, Parts parts);
-  virtual ~Engine() = default;  // cancels what runs, joins the thread
+
+  // Shuts down, in this order: refuses new requests (UNAVAILABLE); ends what waits and runs with
+  // CANCELLED, each sink getting its OnDone on the engine thread; joins the thread. Sinks may
+  // outlive the engine. REQUIRES: no other method is being called.
+  virtual ~Engine() = default;
 
   // Queues a request. After OK, `sink` receives OnDone exactly once, later, on the engine thread.
-  // INVALID_ARGUMENT: prompt (or prompt + scored tokens) longer than max_model_len.
+  // INVALID_ARGUMENT: prompt (or prompt + scored tokens) longer than max_model_len, a token id
+  // outside the vocabulary, sampling parameters that the Sampler refuses.
   // ALREADY_EXISTS: request_id is running. UNAVAILABLE: draining.
-  // RESOURCE_EXHAUSTED: queue full (with RetryInfo: see RetryDelay in base/status_details.h), or the
-  // request can never fit the KV capacity (no RetryInfo; names needed and total bytes).
+  // RESOURCE_EXHAUSTED: queue full (with RetryInfo: see RetryDelay in base/status_details.h), or
+  // the request can never fit the KV capacity (no RetryInfo; names needed and total bytes).
   virtual absl::Status Submit(GenerationRequest request, std::shared_ptr<TokenSink> sink) = 0;
 
   // Ends a request wherever it is: queue, prefill or decode, before the next step. Every unfinished
   // index gets OnFinished(kCancelled) first if `reason` is OK, then OnDone(reason). False when no
-  // such request runs (idempotent). May be called from inside a TokenSink method.
+  // such request runs (idempotent); the first reason counts. May be called from inside a TokenSink
+  // method: what the step in progress has for the request may still come, then its end.
   virtual bool Abort(const std::string& request_id, absl::Status reason) = 0;
 
   virtual EngineLoad load() const = 0;
 
   // Refuses new requests from now on (UNAVAILABLE); running ones go on.
   virtual void StartDraining() = 0;
-  // Waits until nothing runs or waits, or until `timeout`. True when idle.
+  // Waits until every accepted request's OnDone has returned, or until `timeout`. True when idle.
   virtual bool WaitUntilIdle(absl::Duration timeout) = 0;
-  // Ends everything that is left with `reason`.
+  // Ends everything that is left with `reason`, as Abort does.
   virtual void AbortAll(absl::Status reason) = 0;
 };
 

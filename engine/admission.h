@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "engine/engine_config.h"
+#include "engine/request.h"
+#include "engine/sampler.h"
+#include "offload/kv_layout.h"
+
+namespace tokenbutler {
+
+// The most a request can use, known before it runs; all of it is taken when it is admitted, so that
+// no running request ever lacks a block.
+struct Footprint {
+  int max_new_tokens = 0;      // sampled tokens per completion; 0 in scoring mode
+  bool context_bound = false;  // the model's context, not max_tokens, sets max_new_tokens
+  int blocks_per_sequence = 0;
+  int shared_blocks = 0;     // full blocks of the prompt that the n completions have in common
+  int64_t total_blocks = 0;  // of all n completions
+};
+
+// What a request is admitted to: constants of one engine.
+struct AdmissionLimits {
+  EngineConfig config;
+  KvLayout layout;
+  int num_blocks = 0;  // of the host tier
+  int vocab_size = 0;
+  absl::Span<const int32_t> eos_ids;  // the tokenizer's, not owned
+};
+
+// How completion `index` of a request is sampled.
+SamplerOptions MakeSamplerOptions(const GenerationRequest& request, const AdmissionLimits& limits,
+                                  uint64_t seed, int index);
+
+// Refuses what this engine can never run. INVALID_ARGUMENT: empty prompt, token id outside the
+// vocabulary, prompt (with the tokens to score) longer than max_model_len, n outside
+// [1, max_num_seqs], scoring together with sampling, parameters that the Sampler refuses.
+// RESOURCE_EXHAUSTED naming needed and total bytes: more blocks than the host tier has.
+absl::StatusOr<Footprint> CheckAdmissible(const GenerationRequest& request,
+                                          const AdmissionLimits& limits);
+
+}  // namespace tokenbutler

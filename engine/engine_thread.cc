@@ -1,0 +1,356 @@
+#include "engine/engine_thread.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+
+#include "absl/strings/cord.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/compute_pool.h"
+#include "base/logging.h"
+#include "base/metrics.h"
+#include "base/status_details.h"
+#include "offload/block_pool.h"
+
+namespace tokenbutler {
+namespace {
+
+// What a refused or timed-out request is told to wait before it comes again.
+constexpr absl::Duration kRetryDelay = absl::Seconds(1);
+
+std::string_view View(const absl::Status& status) {
+  return {status.message().data(), status.message().size()};
+}
+
+// The same status with nothing shared: a status that crosses threads must not carry a reference
+// count of the library's along, which ThreadSanitizer cannot see.
+absl::Status Copy(const absl::Status& status) {
+  absl::Status copy(status.code(), std::string(status.message()));
+  status.ForEachPayload([&copy](absl::string_view url, const absl::Cord& payload) {
+    copy.SetPayload(url, absl::Cord(std::string(payload)));
+  });
+  return copy;
+}
+
+std::string_view StageName(RequestState::Stage stage) {
+  switch (stage) {
+    case RequestState::Stage::kQueued:
+      return "in the queue";
+    case RequestState::Stage::kPrefill:
+      return "during prefill";
+    case RequestState::Stage::kDecode:
+      return "while decoding";
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineConfig config, Parts parts) {
+  RETURN_IF_ERROR(config.Validate());
+  if (config.max_model_len == 0) {
+    return InvalidArgumentError("max_model_len is 0, must be the model's or a smaller length");
+  }
+  return std::unique_ptr<Engine>(std::make_unique<EngineThread>(config, parts));
+}
+
+EngineThread::EngineThread(const EngineConfig& config, const Parts& parts)
+    : config_(config),
+      parts_(parts),
+      limits_{.config = config,
+              .layout = parts.block_pool->layout(),
+              .num_blocks = parts.block_pool->num_blocks(),
+              .vocab_size = parts.runner->vocab_size(),
+              .eos_ids = parts.tokenizer->eos_ids()},
+      scheduler_(config, parts.block_pool),
+      committer_(parts, limits_, &scheduler_),
+      seeds_(std::random_device{}()) {
+  load_.kv_capacity_bytes =
+      int64_t{limits_.num_blocks} * static_cast<int64_t>(limits_.layout.block_bytes());
+  parts_.metrics->kv_host_capacity_bytes.Set(static_cast<double>(load_.kv_capacity_bytes));
+  thread_ = std::thread([this] { Loop(); });
+}
+
+EngineThread::~EngineThread() {
+  StartDraining();
+  AbortAll(absl::CancelledError("the engine shuts down"));
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+    wake_.Signal();
+  }
+  thread_.join();
+}
+
+absl::Status EngineThread::Submit(GenerationRequest request, std::shared_ptr<TokenSink> sink) {
+  const absl::StatusOr<Footprint> footprint = CheckAdmissible(request, limits_);
+  if (!footprint.ok()) {
+    if (footprint.status().code() == absl::StatusCode::kResourceExhausted) {
+      parts_.metrics->kv_host_alloc_failures_total.Increment();
+    }
+    return footprint.status();
+  }
+  MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(CheckQueue(request));
+  std::unique_ptr<RequestState> state = MakeState(std::move(request), *footprint, std::move(sink));
+  ++load_.requests_waiting;
+  load_.waiting_prompt_tokens += state->prompt_tokens();
+  mail_prompt_tokens_ += state->prompt_tokens();
+  parts_.metrics->requests_waiting.Set(load_.requests_waiting);
+  ++num_unfinished_;
+  mail_requests_.push_back(state.get());
+  const std::string& id = state->request.request_id;
+  active_.emplace(id, Active{.state = std::move(state)});
+  wake_.Signal();
+  return absl::OkStatus();
+}
+
+absl::Status EngineThread::CheckQueue(const GenerationRequest& request) const {
+  if (draining_) return UnavailableError("the server is shutting down, no new requests are taken");
+  if (active_.count(request.request_id) > 0) {
+    return AlreadyExistsError("request_id \"{}\" is running already", request.request_id);
+  }
+  if (load_.requests_waiting >= config_.max_waiting_requests) {
+    return WithRetryDelay(
+        ResourceExhaustedError("{} requests are waiting, the queue holds {}",
+                               load_.requests_waiting, config_.max_waiting_requests),
+        kRetryDelay);
+  }
+  // A prompt longer than the bound is taken when it would wait alone: it could never come in else.
+  const int64_t prompt_tokens = static_cast<int64_t>(request.prompt_token_ids.size());
+  if (load_.requests_waiting > 0 &&
+      load_.waiting_prompt_tokens + prompt_tokens > config_.max_waiting_tokens) {
+    return WithRetryDelay(
+        ResourceExhaustedError("{} prompt tokens are waiting and the request has {}, the queue "
+                               "holds {}",
+                               load_.waiting_prompt_tokens, prompt_tokens,
+                               config_.max_waiting_tokens),
+        kRetryDelay);
+  }
+  return absl::OkStatus();
+}
+
+std::unique_ptr<RequestState> EngineThread::MakeState(GenerationRequest request,
+                                                      Footprint footprint,
+                                                      std::shared_ptr<TokenSink> sink) {
+  auto state = std::make_unique<RequestState>();
+  const absl::Time now = parts_.clock->Now();
+  state->ticket = next_ticket_++;
+  state->seed = request.sampling.seed.has_value() ? *request.sampling.seed : seeds_();
+  state->arrival = request.arrival == absl::InfinitePast() ? now : std::min(request.arrival, now);
+  state->queue_limit = now + config_.max_queue_time;
+  state->footprint = footprint;
+  state->sequences.resize(static_cast<size_t>(request.sampling.n));
+  for (int i = 0; i < request.sampling.n; ++i) {
+    state->sequences[i].request = state.get();
+    state->sequences[i].index = i;
+  }
+  state->request = std::move(request);
+  state->sink = std::move(sink);
+  return state;
+}
+
+bool EngineThread::Abort(const std::string& request_id, absl::Status reason) {
+  MutexLock lock(&mutex_);
+  const auto it = active_.find(request_id);
+  if (it == active_.end()) return false;
+  NoteAbort(&it->second, reason);
+  return true;
+}
+
+void EngineThread::AbortAll(absl::Status reason) {
+  MutexLock lock(&mutex_);
+  for (auto& [id, active] : active_) NoteAbort(&active, reason);
+}
+
+void EngineThread::NoteAbort(Active* active, const absl::Status& reason) {
+  if (active->aborting) return;
+  active->aborting = true;
+  mail_aborts_.emplace_back(active->state.get(), Copy(reason));
+  wake_.Signal();
+}
+
+EngineLoad EngineThread::load() const {
+  MutexLock lock(&mutex_);
+  return load_;
+}
+
+void EngineThread::StartDraining() {
+  MutexLock lock(&mutex_);
+  draining_ = true;
+}
+
+bool EngineThread::WaitUntilIdle(absl::Duration timeout) {
+  const absl::Time limit = absl::Now() + timeout;
+  MutexLock lock(&mutex_);
+  while (num_unfinished_ > 0) {
+    const absl::Duration left = limit - absl::Now();
+    if (left <= absl::ZeroDuration()) return false;
+    idle_.WaitWithTimeout(&mutex_, left);
+  }
+  return true;
+}
+
+void EngineThread::Loop() {
+  while (TakeMail()) {
+    EndExpired();
+    const ScheduledStep& step = scheduler_.Schedule(parts_.clock->Now());
+    PublishLoad();
+    if (!step.empty()) RunStep(step);
+    LetGoOfEnded();
+  }
+}
+
+bool EngineThread::TakeMail() {
+  {
+    MutexLock lock(&mutex_);
+    while (scheduler_.idle() && mail_requests_.empty() && mail_aborts_.empty()) {
+      if (stopping_) return false;
+      wake_.Wait(&mutex_);
+    }
+    new_requests_.swap(mail_requests_);
+    aborts_.swap(mail_aborts_);
+    mail_prompt_tokens_ = 0;
+  }
+  for (RequestState* request : new_requests_) scheduler_.Enqueue(request);
+  for (const auto& [request, reason] : aborts_) committer_.Abort(request, reason);
+  new_requests_.clear();
+  aborts_.clear();
+  LetGoOfEnded();
+  return true;
+}
+
+void EngineThread::EndExpired() {
+  const absl::Time now = parts_.clock->Now();
+  expired_.clear();
+  scheduler_.CollectExpired(now, &expired_);
+  for (RequestState* request : expired_) {
+    if (now >= request->request.deadline) {
+      committer_.Abort(request, absl::DeadlineExceededError(fmt::format(
+                                    "the deadline passed {}", StageName(request->stage))));
+    } else {
+      committer_.Abort(request,
+                       WithRetryDelay(ResourceExhaustedError(
+                                          "the request waited for {}, the limit (max_queue_time)",
+                                          absl::FormatDuration(config_.max_queue_time)),
+                                      kRetryDelay));
+    }
+  }
+  LetGoOfEnded();
+}
+
+void EngineThread::RunStep(const ScheduledStep& step) {
+  std::optional<ComputePool::StepScope> pool_awake;
+  if (parts_.compute_pool != nullptr) pool_awake.emplace(*parts_.compute_pool);
+  const absl::Status status = parts_.runner->Run(step.plan);
+  if (status.ok()) {
+    committer_.Commit(step);
+    return;
+  }
+  LogError("a step of {} decode items and {} prefill chunks failed: {}", step.decode.size(),
+           step.prefill.size(), View(status));
+  RunAlone(step);
+}
+
+void EngineThread::RunAlone(const ScheduledStep& step) {
+  const auto run = [this](RequestState* request) {
+    const absl::Status status = parts_.runner->Run(single_);
+    if (!status.ok()) {
+      LogRequest(LogLevel::kError, request->request.request_id, "its step failed: {}",
+                 View(status));
+      committer_.Abort(request, InternalError("the step failed: {}", View(status)));
+    }
+    return status.ok();
+  };
+  for (size_t i = 0; i < step.decode.size(); ++i) {
+    if (step.decode[i]->request->end.has_value()) continue;
+    single_.prefill_chunks.clear();
+    single_.decode.assign(1, step.plan.decode[i]);
+    if (run(step.decode[i]->request)) {
+      committer_.CommitDecode(step.decode[i], parts_.runner->decode_logits(0));
+    }
+  }
+  for (size_t c = 0; c < step.prefill.size(); ++c) {
+    single_.decode.clear();
+    single_.prefill_chunks.assign(1, step.plan.prefill_chunks[c]);
+    if (run(step.prefill[c])) {
+      committer_.CommitChunk(step.prefill[c], single_.prefill_chunks[0],
+                             parts_.runner->prefill_logits(0));
+    }
+  }
+}
+
+void EngineThread::LetGoOfEnded() {
+  if (committer_.ended().empty()) return;
+  for (RequestState* request : committer_.ended()) LetGo(request);
+  committer_.ended().clear();
+}
+
+void EngineThread::LetGo(RequestState* request) {
+  absl::Status status = *std::move(request->end);
+  scheduler_.Remove(request);
+  RecordEnd(*request, status);
+  std::unique_ptr<RequestState> state;
+  {
+    MutexLock lock(&mutex_);
+    const auto it = active_.find(request->request.request_id);
+    state = std::move(it->second.state);
+    active_.erase(it);
+    // An abort that came after the end has no request any more.
+    std::erase_if(mail_aborts_, [&](const AbortNote& note) { return note.first == request; });
+  }
+  PublishLoad();
+  state->sink->OnDone(std::move(status));
+  state.reset();
+  MutexLock lock(&mutex_);
+  if (--num_unfinished_ == 0) idle_.SignalAll();
+}
+
+void EngineThread::PublishLoad() {
+  const int64_t used =
+      int64_t{parts_.block_pool->num_used()} * static_cast<int64_t>(limits_.layout.block_bytes());
+  const int64_t failed_to_fit = scheduler_.num_failed_to_fit();
+  Metrics& metrics = *parts_.metrics;
+  if (failed_to_fit > num_failed_to_fit_) {
+    metrics.kv_host_alloc_failures_total.Increment(
+        static_cast<double>(failed_to_fit - num_failed_to_fit_));
+    num_failed_to_fit_ = failed_to_fit;
+  }
+  MutexLock lock(&mutex_);
+  load_.requests_running = scheduler_.num_running();
+  load_.requests_waiting = scheduler_.num_waiting() + static_cast<int>(mail_requests_.size());
+  load_.waiting_prompt_tokens = scheduler_.waiting_prompt_tokens() + mail_prompt_tokens_;
+  load_.kv_used_bytes = used;
+  metrics.requests_running.Set(load_.requests_running);
+  metrics.requests_waiting.Set(load_.requests_waiting);
+  metrics.kv_host_used_bytes.Set(static_cast<double>(used));
+}
+
+void EngineThread::RecordEnd(const RequestState& request, const absl::Status& status) {
+  Metrics& metrics = *parts_.metrics;
+  if (status.code() == absl::StatusCode::kDeadlineExceeded) {
+    switch (request.stage) {
+      case RequestState::Stage::kQueued:
+        metrics.deadline_expired_total.queue.Increment();
+        break;
+      case RequestState::Stage::kPrefill:
+        metrics.deadline_expired_total.prefill.Increment();
+        break;
+      case RequestState::Stage::kDecode:
+        metrics.deadline_expired_total.decode.Increment();
+        break;
+    }
+  }
+  if (!status.ok()) return;
+  metrics.e2e_request_latency_seconds.Observe(
+      absl::ToDoubleSeconds(parts_.clock->Now() - request.arrival));
+  if (request.first_token_time == absl::InfinitePast()) return;
+  absl::Time last = request.first_token_time;
+  for (const Sequence& sequence : request.sequences) {
+    if (sequence.num_new_tokens > 0) last = std::max(last, sequence.last_token_time);
+  }
+  metrics.request_decode_seconds.Observe(absl::ToDoubleSeconds(last - request.first_token_time));
+}
+
+}  // namespace tokenbutler

@@ -1,0 +1,190 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace tokenbutler {
+
+bool Scheduler::GoesFirst::operator()(const RequestState* a, const RequestState* b) const {
+  return std::tie(a->queue_rank, a->ticket) < std::tie(b->queue_rank, b->ticket);
+}
+
+Scheduler::Scheduler(const EngineConfig& config, BlockPool* pool) : config_(config), pool_(pool) {
+  // Nothing grows while steps run.
+  const size_t seqs = static_cast<size_t>(config.max_num_seqs);
+  running_.reserve(seqs);
+  candidates_.reserve(seqs);
+  passed_.reserve(static_cast<size_t>(config.max_waiting_requests));
+  step_.decode.reserve(seqs);
+  step_.prefill.reserve(seqs);
+  step_.plan.decode.reserve(seqs);
+  step_.plan.prefill_chunks.reserve(seqs);
+}
+
+void Scheduler::Enqueue(RequestState* request) {
+  request->queue_rank = request->arrival - request->request.priority * config_.priority_step;
+  waiting_.insert(request);
+  waiting_prompt_tokens_ += request->prompt_tokens();
+  next_queue_expiry_ =
+      std::min({next_queue_expiry_, request->queue_limit, request->request.deadline});
+  may_admit_ = true;
+}
+
+const ScheduledStep& Scheduler::Schedule(absl::Time now) {
+  Admit();
+  step_.decode.clear();
+  step_.prefill.clear();
+  step_.plan.decode.clear();
+  step_.plan.prefill_chunks.clear();
+  PlanDecode();
+  PlanPrefill(now);
+  ++step_number_;
+  return step_;
+}
+
+void Scheduler::Admit() {
+  if (!may_admit_) return;
+  may_admit_ = false;
+  passed_.clear();
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    RequestState* request = *it;
+    if (num_places_taken_ >= config_.max_num_seqs) return;
+    if (TryAdmit(request)) {
+      it = waiting_.erase(it);
+      bool patience_over = false;
+      for (RequestState* passed : passed_) {
+        patience_over |= ++passed->times_overtaken >= config_.max_overtakes;
+      }
+      if (patience_over) return;
+      continue;
+    }
+    if (request->times_overtaken >= config_.max_overtakes) return;
+    passed_.push_back(request);
+    ++it;
+  }
+}
+
+bool Scheduler::TryAdmit(RequestState* request) {
+  if (request->footprint.total_blocks > pool_->num_free()) {
+    if (!request->failed_to_fit) ++num_failed_to_fit_;
+    request->failed_to_fit = true;
+    return false;
+  }
+  if (num_places_taken_ + request->request.sampling.n > config_.max_num_seqs) return false;
+  TakeBlocks(request);
+  waiting_prompt_tokens_ -= request->prompt_tokens();
+  num_places_taken_ += request->request.sampling.n;
+  request->stage = RequestState::Stage::kPrefill;
+  request->rotation = 2 * (step_number_ - 1);
+  running_.push_back(request);
+  return true;
+}
+
+void Scheduler::TakeBlocks(RequestState* request) {
+  const Footprint& footprint = request->footprint;
+  const std::vector<BlockId>& first = request->sequences[0].block_table.blocks;
+  for (Sequence& sequence : request->sequences) {
+    std::vector<BlockId>& blocks = sequence.block_table.blocks;
+    blocks.reserve(static_cast<size_t>(footprint.blocks_per_sequence));
+    if (sequence.index > 0) {
+      blocks.assign(first.begin(), first.begin() + footprint.shared_blocks);
+      pool_->Share(blocks);
+    }
+    pool_->Allocate(footprint.blocks_per_sequence - static_cast<int>(blocks.size()), &blocks);
+  }
+}
+
+void Scheduler::PlanDecode() {
+  for (RequestState* request : running_) {
+    if (request->stage != RequestState::Stage::kDecode) continue;
+    for (Sequence& sequence : request->sequences) {
+      if (sequence.finished) continue;
+      step_.decode.push_back(&sequence);
+      step_.plan.decode.push_back({.block_table = &sequence.block_table,
+                                   .token_ids = absl::MakeConstSpan(&sequence.next_token, 1),
+                                   .start_position = sequence.block_table.num_tokens,
+                                   .logits = LogitsWanted::kLast});
+    }
+  }
+}
+
+void Scheduler::PlanPrefill(absl::Time now) {
+  candidates_.clear();
+  for (RequestState* request : running_) {
+    if (request->stage == RequestState::Stage::kPrefill) candidates_.push_back(request);
+  }
+  if (candidates_.empty()) return;
+  const bool by_priority = ++num_prefill_steps_ % kFairPrefillInterval != 0;
+  std::sort(candidates_.begin(), candidates_.end(),
+            [by_priority](const RequestState* a, const RequestState* b) {
+              if (by_priority && a->request.priority != b->request.priority) {
+                return a->request.priority > b->request.priority;
+              }
+              return std::tie(a->rotation, a->ticket) < std::tie(b->rotation, b->ticket);
+            });
+  int budget = config_.prefill_chunk_tokens;
+  for (RequestState* request : candidates_) {
+    const int num_tokens =
+        std::min(config_.prefill_chunk_tokens, request->prompt_tokens() - request->num_prefilled);
+    if (num_tokens > budget) continue;
+    AddChunk(request, num_tokens, now);
+    budget -= num_tokens;
+    if (budget == 0) return;
+  }
+}
+
+void Scheduler::AddChunk(RequestState* request, int num_tokens, absl::Time now) {
+  if (request->num_prefilled == 0) request->start_time = now;
+  request->rotation = 2 * step_number_ + 1;
+  const bool last = request->num_prefilled + num_tokens == request->prompt_tokens();
+  const bool continues = request->footprint.max_new_tokens > 0 || request->scoring();
+  LogitsWanted logits = last && continues ? LogitsWanted::kLast : LogitsWanted::kNone;
+  if (request->request.logprobs.include_prompt) logits = LogitsWanted::kAll;
+  step_.prefill.push_back(request);
+  step_.plan.prefill_chunks.push_back(
+      {.block_table = &request->sequences[0].block_table,
+       .token_ids = absl::MakeConstSpan(request->request.prompt_token_ids)
+                        .subspan(static_cast<size_t>(request->num_prefilled),
+                                 static_cast<size_t>(num_tokens)),
+       .start_position = request->num_prefilled,
+       .logits = logits});
+}
+
+void Scheduler::Release(Sequence* sequence) {
+  pool_->Release(sequence->block_table.blocks);
+  sequence->block_table = BlockTable{};
+  sequence->finished = true;
+  --num_places_taken_;
+  may_admit_ = true;
+}
+
+void Scheduler::Remove(RequestState* request) {
+  may_admit_ = true;
+  if (request->stage == RequestState::Stage::kQueued) {
+    waiting_.erase(request);
+    waiting_prompt_tokens_ -= request->prompt_tokens();
+    return;
+  }
+  for (Sequence& sequence : request->sequences) {
+    if (!sequence.finished) Release(&sequence);
+  }
+  running_.erase(std::find(running_.begin(), running_.end(), request));
+}
+
+void Scheduler::CollectExpired(absl::Time now, std::vector<RequestState*>* expired) {
+  for (RequestState* request : running_) {
+    if (now >= request->request.deadline) expired->push_back(request);
+  }
+  if (now < next_queue_expiry_) return;
+  next_queue_expiry_ = absl::InfiniteFuture();
+  for (RequestState* request : waiting_) {
+    const absl::Time limit = std::min(request->queue_limit, request->request.deadline);
+    if (now >= limit) {
+      expired->push_back(request);
+    } else {
+      next_queue_expiry_ = std::min(next_queue_expiry_, limit);
+    }
+  }
+}
+
+}  // namespace tokenbutler
