@@ -1,0 +1,86 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/compute_pool.h"
+#include "engine/decode_math.h"
+#include "engine/models/model_config.h"
+#include "engine/models/rope.h"
+#include "engine/prefill_math.h"
+#include "engine/step_plan.h"
+#include "engine/token_rows.h"
+#include "engine/transformer.h"
+#include "engine/weights/model_weights.h"
+#include "offload/kv_store.h"
+
+namespace tokenbutler {
+
+struct StepRunnerOptions {
+  // Rows for which memory is taken at Create: decode items of a step and tokens of a prefill chunk,
+  // as EngineConfig has them. Larger steps work; their first one allocates.
+  int max_num_seqs = 64;
+  int prefill_chunk_tokens = 512;
+  // Threads of LibTorch's team, which works in prefill only. 0: as many as the compute pool has.
+  int num_prefill_threads = 0;
+
+  absl::Status Validate() const;
+};
+
+// The layout of KV blocks that a model needs; the dtype is that of its matrices.
+KvLayout KvLayoutFor(const ModelConfig& config, DType compute_dtype);
+
+// Runs steps by computing them: the decode items together through our kernels, then each prefill
+// chunk through LibTorch. Owns the model and all workspaces. One thread (the engine's) calls Run
+// and reads the logits.
+class StepRunner : public ModelRunner {
+ public:
+  // `kv_store` and `pool` are not owned and must outlive the runner.
+  // INVALID_ARGUMENT naming the field when configuration, weights and KV layout do not fit
+  // together; RESOURCE_EXHAUSTED when there is no memory for the workspaces.
+  static absl::StatusOr<std::unique_ptr<StepRunner>> Create(ModelConfig config,
+                                                            ModelWeights weights, KvStore* kv_store,
+                                                            ComputePool* pool,
+                                                            StepRunnerOptions options = {});
+
+  const ModelConfig& config() const { return config_; }
+  DType compute_dtype() const { return transformer_->compute_dtype(); }
+
+  int vocab_size() const override { return config_.vocab_size; }
+  // INVALID_ARGUMENT naming an item's token id, position or blocks that are out of bounds, before
+  // anything is computed; RESOURCE_EXHAUSTED when memory is short (all logits of a chunk take
+  // 4 * tokens * vocab_size bytes); INTERNAL with LibTorch's words when it fails.
+  absl::Status Run(const StepPlan& plan) override;
+  absl::Span<const float> decode_logits(int item) const override;
+  absl::Span<const float> prefill_logits(int chunk) const override;
+  void CopyBlock(BlockId from, BlockId to) override { kv_store_.CopyBlock(from, to); }
+
+ private:
+  StepRunner(ModelConfig config, ModelWeights weights, KvStore& kv_store, ComputePool& pool);
+
+  absl::Status CheckItem(const StepItem& item) const;
+  absl::Status RunDecode(absl::Span<const StepItem> items);
+  absl::Status RunPrefill(const StepItem& chunk, float* logits);
+
+  // Where each item's logits are in a buffer: from offsets[i] to offsets[i + 1], in rows.
+  struct LogitRows {
+    std::vector<size_t> offsets = {0};
+    Buffer buffer;
+    absl::Status Lay(absl::Span<const StepItem> items, int vocab_size);
+    absl::Span<const float> Of(int item, int vocab_size) const;
+  };
+
+  const ModelConfig config_;
+  const ModelWeights weights_;
+  KvStore& kv_store_;
+  ComputePool& pool_;
+  std::unique_ptr<Rope> rope_;
+  std::unique_ptr<Transformer> transformer_;
+  std::unique_ptr<TokenRows> rows_;  // decode steps and prefill chunks take turns
+  DecodeMath decode_math_;
+  std::unique_ptr<PrefillMath> prefill_math_;
+  LogitRows decode_logits_, prefill_logits_;
+};
+
+}  // namespace tokenbutler
