@@ -36,6 +36,25 @@ TEST(DTypeTest, HalfToFloatIsExactForEveryInput) {
   }
 }
 
+TEST(DTypeTest, FloatToHalfRoundsToNearestEven) {
+  for (uint32_t bits = 0; bits <= 0x7bff; ++bits) {  // every finite magnitude and its successor
+    const float low = HalfToFloat(static_cast<uint16_t>(bits));
+    const float high = bits == 0x7bff ? 65536.0f : HalfToFloat(static_cast<uint16_t>(bits + 1));
+    const float middle = (low + high) / 2;  // exact
+    const uint16_t even = static_cast<uint16_t>(bits + (bits & 1));
+    for (const uint16_t sign : {0x0000, 0x8000}) {
+      const float s = sign == 0 ? 1.0f : -1.0f;
+      EXPECT_EQ(FloatToHalf(s * low), bits | sign);
+      EXPECT_EQ(FloatToHalf(s * middle), even | sign) << bits;
+      EXPECT_EQ(FloatToHalf(s * std::nextafter(middle, 0.0f)), bits | sign) << bits;
+      EXPECT_EQ(FloatToHalf(s * std::nextafter(middle, 1e6f)), (bits + 1) | sign) << bits;
+    }
+  }
+  EXPECT_EQ(FloatToHalf(std::numeric_limits<float>::infinity()), 0x7c00);
+  EXPECT_EQ(FloatToHalf(-1e30f), 0xfc00);
+  EXPECT_TRUE(std::isnan(HalfToFloat(FloatToHalf(std::numeric_limits<float>::quiet_NaN()))));
+}
+
 TEST(DTypeTest, SizesAndNames) {
   EXPECT_EQ(DTypeBytes(DType::kF32), 4u);
   EXPECT_EQ(DTypeBytes(DType::kBF16), 2u);

@@ -1,0 +1,139 @@
+#include "engine/kernels/linear.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/engine/kernels/kernel_testing.h"
+
+namespace tokenbutler {
+namespace {
+
+struct DTypes {
+  DType x, weight;
+};
+constexpr DTypes kDTypes[] = {
+    {DType::kF32, DType::kF32}, {DType::kF32, DType::kBF16}, {DType::kBF16, DType::kBF16}};
+
+struct Shape {
+  int num_rows, in_features, out_features;
+};
+
+// Owns what a LinearParams points to.
+struct LinearCase {
+  LinearCase(Shape shape, DTypes dtypes, bool with_bias)
+      : x(Narrow(RandomFloats(size_t(shape.num_rows) * shape.in_features, 1), dtypes.x)),
+        weight(
+            Narrow(RandomFloats(size_t(shape.out_features) * shape.in_features, 2), dtypes.weight)),
+        bias(RandomFloats(shape.out_features, 3)),
+        y(size_t(shape.num_rows) * shape.out_features, NAN) {
+    params = {.x = x.data(),
+              .x_dtype = dtypes.x,
+              .weight = weight.data(),
+              .weight_dtype = dtypes.weight,
+              .bias = with_bias ? bias.data() : nullptr,
+              .y = y.data(),
+              .num_rows = shape.num_rows,
+              .in_features = shape.in_features,
+              .out_features = shape.out_features};
+  }
+
+  std::vector<float> Run(ComputePool& pool) {
+    Linear(params, pool);
+    return y;
+  }
+
+  std::vector<std::byte> x, weight;
+  std::vector<float> bias, y;
+  LinearParams params;
+};
+
+using LinearTest = KernelTest;
+INSTANTIATE_TEST_SUITE_P(Targets, LinearTest, testing::ValuesIn(RunnableTargets()), TargetTestName);
+
+TEST_P(LinearTest, EqualsPlain) {
+  ComputePool pool(2);
+  for (const Shape shape :
+       {Shape{1, 1, 1}, Shape{1, 7, 5}, Shape{2, 16, 4}, Shape{3, 31, 17}, Shape{4, 33, 2},
+        Shape{5, 64, 33}, Shape{7, 100, 3}, Shape{16, 576, 192}, Shape{17, 129, 66},
+        Shape{1, 1536, 576}, Shape{33, 40, 20}}) {
+    for (const DTypes dtypes : kDTypes) {
+      for (const bool with_bias : {false, true}) {
+        SCOPED_TRACE(testing::Message() << shape.num_rows << "x" << shape.in_features << "x"
+                                        << shape.out_features << " " << DTypeName(dtypes.x) << "/"
+                                        << DTypeName(dtypes.weight) << (with_bias ? " bias" : ""));
+        LinearCase c(shape, dtypes, with_bias);
+        const std::vector<float> y = c.Run(pool);
+        LinearPlain(c.params);
+        // Standard normal factors: rounding errors grow with the root of the number of terms.
+        const float tolerance = 5e-6f * std::sqrt(static_cast<float>(shape.in_features)) + 1e-6f;
+        for (size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], c.y[i], tolerance) << "at " << i;
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, RowsDoNotDependOnTheirNumberNorOnThreads) {
+  constexpr Shape kShape{19, 203, 150};
+  for (const DTypes dtypes : kDTypes) {
+    LinearCase all(kShape, dtypes, true);
+    ComputePool one_thread(1);
+    const std::vector<float> expected = all.Run(one_thread);
+    for (const int num_threads : {1, 2, 3}) {
+      ComputePool pool(num_threads);
+      for (int num_rows = 1; num_rows <= kShape.num_rows; ++num_rows) {
+        // The last `num_rows` rows: every row in every place of a tile.
+        const int first = kShape.num_rows - num_rows;
+        LinearCase some(kShape, dtypes, true);
+        some.params.num_rows = num_rows;
+        some.params.x = some.x.data() + size_t(first) * kShape.in_features * DTypeBytes(dtypes.x);
+        const std::vector<float> y = some.Run(pool);
+        ASSERT_EQ(std::memcmp(y.data(), expected.data() + size_t(first) * kShape.out_features,
+                              size_t(num_rows) * kShape.out_features * sizeof(float)),
+                  0)
+            << num_rows << " rows, " << num_threads << " threads, " << DTypeName(dtypes.x);
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, WritesNothingBeyondItsRows) {
+  ComputePool pool(2);
+  for (const DTypes dtypes : kDTypes) {
+    LinearCase c({4, 50, 37}, dtypes, false);
+    c.params.num_rows = 3;
+    const std::vector<float> y = c.Run(pool);
+    for (size_t i = 0; i < 3 * 37; ++i) ASSERT_FALSE(std::isnan(y[i]));
+    for (size_t i = 3 * 37; i < y.size(); ++i) ASSERT_TRUE(std::isnan(y[i]));
+    c.params.num_rows = 0;
+    c.Run(pool);
+  }
+}
+
+TEST_P(LinearTest, LongRowsStayAccurate) {
+  ComputePool pool(1);
+  LinearCase c({1, 14336, 8}, {DType::kF32, DType::kBF16}, false);
+  const std::vector<float> y = c.Run(pool);
+  LinearPlain(c.params);
+  for (size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y[i], c.y[i], 5e-4f);
+}
+
+TEST_P(LinearTest, RoundToBf16IsExact) {
+  std::vector<float> x = RandomFloats(1000, 4, 1e3f);
+  for (const float special :
+       {0.0f, -0.0f, 1.00390625f, 1.01171875f, std::numeric_limits<float>::denorm_min(),
+        std::numeric_limits<float>::max(), std::numeric_limits<float>::infinity(),
+        -std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(),
+        std::bit_cast<float>(0xff800001u)}) {
+    x.push_back(special);
+  }
+  std::vector<BF16> fast(x.size()), plain(x.size());
+  RoundToBf16(x.data(), static_cast<int>(x.size()), fast.data());
+  RoundToBf16Plain(x.data(), static_cast<int>(x.size()), plain.data());
+  for (size_t i = 0; i < x.size(); ++i) EXPECT_EQ(fast[i].bits, plain[i].bits) << x[i];
+}
+
+}  // namespace
+}  // namespace tokenbutler
