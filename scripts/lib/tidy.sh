@@ -23,7 +23,7 @@ check_one() {
   if clang-tidy-14 --quiet -p build/cpu-release "$1" >"$log" 2>&1; then
     printf 'tidy\t%s\tpassed\t\n' "$1"
   else
-    grep -E 'error|warning' "$log" >&2 || cat "$log" >&2
+    grep -E '(error|warning): ' "$log" >&2 || cat "$log" >&2
     printf 'tidy\t%s\tfailed\t%s\n' "$1" "see $log"
   fi
 }
