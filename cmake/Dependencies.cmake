@@ -13,5 +13,6 @@ endif()
 if(NOT TOKENBUTLER_SANITIZE STREQUAL "thread")
   find_package(Protobuf REQUIRED)  # module mode: Debian ships no config file
   find_package(gRPC REQUIRED)
+  find_package(CLI11 REQUIRED)
   include(Torch)
 endif()

@@ -1,0 +1,325 @@
+#include "server/stream_writer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/logging.h"
+#include "base/status.h"
+#include "grpcpp/server_context.h"
+#include "server/grpc_status.h"
+#include "server/proto_convert.h"
+#include "server/wire_codec.h"
+
+namespace tokenbutler {
+namespace {
+
+// Deltas join a waiting message up to this size, far below what clients receive by default (4 MiB).
+constexpr size_t kMaxJoinedBytes = size_t{256} << 10;
+
+// About what a chunk takes on the wire.
+size_t WireBytes(const OutputChunk& chunk) {
+  constexpr size_t kTokenIdBytes = 4;
+  constexpr size_t kLogprobBytes = 24;
+  size_t logprobs = 0;
+  for (const PositionLogprobs& position : chunk.logprobs) logprobs += 1 + position.top.size();
+  return chunk.text.size() + chunk.token_ids.size() * kTokenIdBytes + logprobs * kLogprobBytes;
+}
+
+}  // namespace
+
+std::shared_ptr<StreamWriter> StreamWriter::Create(grpc::CallbackServerContext* context,
+                                                   Metrics* metrics, const Clock* clock,
+                                                   Options options) {
+  std::shared_ptr<StreamWriter> writer(
+      new StreamWriter(context, metrics, clock, std::move(options)));
+  writer->self_ = writer;
+  return writer;
+}
+
+StreamWriter::StreamWriter(grpc::CallbackServerContext* context, Metrics* metrics,
+                           const Clock* clock, Options options)
+    : metrics_(metrics), clock_(clock), options_(std::move(options)), context_(context) {
+  metrics_->open_streams.Increment();
+  context_->AddInitialMetadata("x-request-id", options_.request_id);
+}
+
+void StreamWriter::EndBeforeEngine(absl::Status status) {
+  {
+    MutexLock lock(&mutex_);
+    if (stage_ != Stage::kPreparing) return;
+    stage_ = Stage::kEnded;
+    if (absl::IsDeadlineExceeded(status)) metrics_->deadline_expired_total.prepare.Increment();
+    final_status_ = std::move(status);
+  }
+  Pump();
+}
+
+bool StreamWriter::ended() const {
+  MutexLock lock(&mutex_);
+  return stage_ == Stage::kEnded;
+}
+
+void StreamWriter::SubmitTo(std::shared_ptr<const ServedModel> model, GenerationRequest request) {
+  Engine* const engine = model->engine;
+  {
+    MutexLock lock(&mutex_);
+    if (stage_ != Stage::kPreparing) return;
+    stage_ = Stage::kInEngine;
+    model_ = std::move(model);
+  }
+  absl::Status submitted = engine->Submit(std::move(request), shared_from_this());
+  if (!submitted.ok()) {
+    OnDone(std::move(submitted));
+    return;
+  }
+  // A cancellation that came meanwhile did not find the request in the engine.
+  std::optional<absl::Status> reason;
+  {
+    MutexLock lock(&mutex_);
+    if (stage_ == Stage::kInEngine) reason = abort_reason_;
+  }
+  if (reason) engine->Abort(request_id(), *std::move(reason));
+}
+
+void StreamWriter::Abort() {
+  bool in_engine = true;
+  {
+    MutexLock lock(&mutex_);
+    if (stage_ == Stage::kPreparing) {
+      in_engine = false;
+      stage_ = Stage::kEnded;
+      final_status_ = absl::OkStatus();
+      for (int index = 0; index < options_.num_completions; ++index) {
+        FinishedOutput output;
+        output.index = index;
+        output.reason = FinishReason::kCancelled;
+        *pending_.emplace_back().message.mutable_finished() = ToProto(output, request_id());
+      }
+    }
+  }
+  if (in_engine) {
+    AbortWith(absl::OkStatus());
+  } else {
+    Pump();
+  }
+}
+
+void StreamWriter::AbortWith(absl::Status reason) {
+  Engine* engine = nullptr;
+  {
+    MutexLock lock(&mutex_);
+    if (stage_ == Stage::kInEngine) {
+      engine = model_->engine;
+      abort_reason_ = reason;
+    }
+  }
+  if (engine != nullptr) {
+    engine->Abort(request_id(), std::move(reason));
+  } else {
+    EndBeforeEngine(std::move(reason));
+  }
+}
+
+void StreamWriter::CheckStall(absl::Time now) {
+  absl::Duration stalled;
+  {
+    MutexLock lock(&mutex_);
+    if (!write_in_flight_) return;
+    stalled = now - write_started_;
+  }
+  if (stalled < options_.stall_limit) return;
+  EndStalled(fmt::format("took in nothing for {:.1f} s, at most {:.1f} s are allowed",
+                         absl::ToDoubleSeconds(stalled),
+                         absl::ToDoubleSeconds(options_.stall_limit)));
+}
+
+void StreamWriter::EndStalled(const std::string& why) {
+  {
+    MutexLock lock(&mutex_);
+    if (stalled_ || finish_called_) return;
+    stalled_ = true;
+    finish_held_ = true;  // so that context_ stays valid below
+  }
+  metrics_->slow_reader_aborts_total.Increment();
+  LogRequest(LogLevel::kWarning, request_id(), "slow reader: the client {}", why);
+  // A status could not reach this client: it would queue behind the data it does not read.
+  context_->TryCancel();
+  {
+    MutexLock lock(&mutex_);
+    finish_held_ = false;
+  }
+  AbortWith(absl::CancelledError(fmt::format("slow reader: the client {}", why)));
+  Pump();
+}
+
+void StreamWriter::OnProgress(const PrefillProgress& progress) {
+  v1::GenerateResponse message;
+  *message.mutable_progress() = ToProto(progress);
+  {
+    MutexLock lock(&mutex_);
+    // Only the newest progress is of interest.
+    if (!pending_.empty() && pending_.back().message.has_progress()) {
+      pending_.back().message = std::move(message);
+      return;
+    }
+  }
+  Send(std::move(message));
+}
+
+void StreamWriter::OnPromptLogprobs(std::vector<PositionLogprobs> logprobs) {
+  const Tokenizer* tokenizer = nullptr;
+  {
+    MutexLock lock(&mutex_);
+    tokenizer = model_->tokenizer;
+  }
+  v1::GenerateResponse message;
+  AppendTo(logprobs, *tokenizer, message.mutable_prompt_logprobs()->mutable_positions());
+  Send(std::move(message));
+}
+
+void StreamWriter::OnLogits(int, absl::Span<const float>) {
+  // Scoring mode is not on the wire: no request made here asks for it.
+}
+
+StreamWriter::Pending* StreamWriter::JoinableChunk(int index) {
+  for (auto it = pending_.rbegin(); it != pending_.rend(); ++it) {
+    if (it->message.has_chunk() && it->message.chunk().index() == index) {
+      return it->bytes < kMaxJoinedBytes ? &*it : nullptr;
+    }
+  }
+  return nullptr;
+}
+
+void StreamWriter::OnChunk(OutputChunk chunk) {
+  const size_t bytes = WireBytes(chunk);
+  size_t waiting = 0;
+  {
+    MutexLock lock(&mutex_);
+    if (client_gone_) return;
+    Pending* pending = JoinableChunk(chunk.index);
+    if (pending == nullptr) pending = &pending_.emplace_back();
+    AppendTo(std::move(chunk), *model_->tokenizer, pending->message.mutable_chunk());
+    pending->bytes += bytes;
+    pending_bytes_ += bytes;
+    waiting = pending_bytes_;
+  }
+  if (waiting > options_.max_pending_bytes) {
+    EndStalled(fmt::format("is {} bytes behind, at most {} are allowed", waiting,
+                           options_.max_pending_bytes));
+  }
+  Pump();
+}
+
+void StreamWriter::OnFinished(FinishedOutput output) {
+  v1::GenerateResponse message;
+  *message.mutable_finished() = ToProto(output, request_id());
+  Send(std::move(message));
+}
+
+void StreamWriter::OnDone(absl::Status status) {
+  {
+    MutexLock lock(&mutex_);
+    stage_ = Stage::kEnded;
+    final_status_ = std::move(status);
+  }
+  Pump();
+}
+
+void StreamWriter::OnWriteDone(bool ok) {
+  {
+    MutexLock lock(&mutex_);
+    write_in_flight_ = false;
+    if (!ok) {
+      client_gone_ = true;
+      DropPending();
+    }
+  }
+  if (!ok) AbortWith(CancelReason());
+  Pump();
+}
+
+void StreamWriter::OnCancel() {
+  {
+    MutexLock lock(&mutex_);
+    client_gone_ = true;
+    DropPending();
+  }
+  AbortWith(CancelReason());
+}
+
+void StreamWriter::OnDone() {
+  metrics_->open_streams.Decrement();
+  options_.on_closed(options_.request_id);
+  self_.reset();  // may delete this
+}
+
+void StreamWriter::DropPending() {
+  pending_.clear();
+  pending_bytes_ = 0;
+}
+
+void StreamWriter::Send(v1::GenerateResponse message) {
+  {
+    MutexLock lock(&mutex_);
+    if (client_gone_) return;
+    pending_.push_back({.message = std::move(message)});
+  }
+  Pump();
+}
+
+void StreamWriter::Pump() {
+  // gRPC may call OnDone() on another thread as soon as Finish is called.
+  const std::shared_ptr<StreamWriter> keep_alive = shared_from_this();
+  std::optional<v1::GenerateResponse> next;
+  absl::Status end;
+  {
+    MutexLock lock(&mutex_);
+    if (write_in_flight_ || finish_called_) return;
+    if (!pending_.empty()) {
+      next = std::move(pending_.front().message);
+      pending_bytes_ -= pending_.front().bytes;
+      pending_.pop_front();
+      write_in_flight_ = true;
+      write_started_ = clock_->Now();
+    } else if (final_status_ && !finish_held_) {
+      finish_called_ = true;
+      end = EndStatus();
+    } else {
+      return;
+    }
+  }
+  if (next) {
+    write_buffer_ = SerializeMessage(*next);
+    StartWrite(&write_buffer_);
+  } else {
+    RecordEnd(end);
+    Finish(ToGrpcStatus(end));
+  }
+}
+
+absl::Status StreamWriter::EndStatus() const {
+  if (final_status_->ok() && client_gone_) return CancelReason();
+  return *final_status_;
+}
+
+void StreamWriter::RecordEnd(const absl::Status& status) const {
+  metrics_->requests_total(status.code()).Increment();
+  LogRequest(LogLevel::kInfo, request_id(), "{} after {:.3f} s{}{}", StatusCodeName(status.code()),
+             absl::ToDoubleSeconds(clock_->Now() - options_.arrival), status.ok() ? "" : ": ",
+             std::string(status.message()));
+}
+
+// A client gives up a little before the deadline that the server sees: gRPC rounds the timeout up
+// (by up to 1 %) when it sends it.
+absl::Status StreamWriter::CancelReason() const {
+  if (options_.deadline != absl::InfiniteFuture()) {
+    const absl::Duration slack =
+        absl::Milliseconds(10) + (options_.deadline - options_.arrival) * 0.02;
+    if (clock_->Now() >= options_.deadline - slack) {
+      return absl::DeadlineExceededError("the call's deadline passed");
+    }
+  }
+  return absl::CancelledError("the client cancelled the call");
+}
+
+}  // namespace tokenbutler
