@@ -48,6 +48,9 @@ class Tokenizer {
   virtual std::string_view TokenBytes(int32_t id) const = 0;
 
   virtual bool IsSpecial(int32_t id) const = 0;  // control tokens
+  // A SentencePiece "<0xNN>" token: TokenBytes is the one byte. Decoding takes a run of them as a
+  // whole: it is text if well-formed, else each byte is U+FFFD.
+  virtual bool IsByteFallback(int32_t /*id*/) const { return false; }
   virtual int vocab_size() const = 0;
   virtual std::optional<int32_t> bos_id() const = 0;
   // Every id that ends a generation: EOS, end of turn.
