@@ -11,7 +11,7 @@ FROM ${BASE} AS build
 ENV TOKENBUTLER_CACHE=/opt/tokenbutler
 WORKDIR /src
 COPY scripts/setup scripts/packages.txt scripts/
-COPY scripts/lib/ scripts/lib/
+COPY scripts/lib/console.sh scripts/lib/download.sh scripts/lib/
 RUN scripts/setup build && rm -rf /var/lib/apt/lists/*
 COPY CMakeLists.txt CMakePresets.json ./
 COPY cmake/ cmake/
