@@ -13,7 +13,7 @@ CLEAN_TREE = {
     "base/logging.cc": '#include "base/status.h"\n#include <spdlog/spdlog.h>\n',
     "offload/kv_layout.h": '// What this is.\n#pragma once\n\n#include "base/status.h"\n',
     "engine/request.h": '#pragma once\n\n#include "offload/kv_layout.h"\n',
-    "engine/transformer.cc": '#include <ATen/core/Tensor.h>\n\n#include "engine/request.h"\n',
+    "engine/prefill_math.cc": '#include <ATen/core/Tensor.h>\n\n#include "engine/request.h"\n',
     "engine/kernels/cuda/linear.cu": "#include <cuda_runtime.h>\n",
     "server/main.cc": '#include <grpcpp/grpcpp.h>\n\n#include "engine/request.h"\n#include "offload/kv_layout.h"\n',
     "tests/base/status_test.cc": '#include "base/status.h"\n',
@@ -61,6 +61,7 @@ class CheckLayeringTest(unittest.TestCase):
         self.expect("engine/x.cc", "#include <grpcpp/grpcpp.h>\n", "gRPC and protobuf may only")
         self.expect("engine/x.cc", '#include "proto/tokenbutler/v1/inference.pb.h"\n', "gRPC and protobuf may only")
         self.expect("engine/kernels/x.cc", "#include <ATen/core/Tensor.h>\n", "LibTorch may only")
+        self.expect("engine/transformer.cc", "#include <ATen/core/Tensor.h>\n", "LibTorch may only")
         self.expect("offload/x.cc", "#include <torch/torch.h>\n", "LibTorch may only")
         self.expect("server/x.cc", "#include <c10/util/Half.h>\n", "LibTorch may only")
         self.expect("server/x.cc", "#include <spdlog/spdlog.h>\n", "spdlog may only")
