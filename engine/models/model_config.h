@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+
 namespace tokenbutler {
 
 // RoPE frequencies and their scaling, in Hugging Face's terms (modeling_rope_utils).
@@ -49,5 +51,9 @@ struct ModelConfig {
 
   int group_size() const { return num_heads / num_kv_heads; }
 };
+
+// Checks every number against its bounds and against the others. INVALID_ARGUMENT naming the field,
+// its value and the bound. A valid configuration's products of two sizes fit in 48 bits.
+absl::Status ValidateModelConfig(const ModelConfig& config);
 
 }  // namespace tokenbutler

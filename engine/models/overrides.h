@@ -22,7 +22,7 @@ struct ModelOverrides {
 //   what the file declares                       without an override of the scaling,
 //   original_max_position_embeddings * factor    when it is yarn (original: the file's if unset),
 //   the file's max_position * factor             when it is linear,
-//   the file's max_position                      when it is default or llama3,
+//   the file's max_position (before a yarn of its own)  when it is default or llama3,
 // and then max_model_len if one is given, which must not be larger: positions that RoPE was not
 // scaled for give garbage, so running further than the file declares takes a --rope-scaling too.
 // A file that itself asks for yarn declares max(max_position_embeddings, original * factor).

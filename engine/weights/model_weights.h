@@ -20,8 +20,9 @@ struct LayerWeights {
   TensorView o_bias;
   TensorView post_attention_norm;  // [hidden_size]
   TensorView gate_proj, up_proj;   // [intermediate_size, hidden_size]
+  TensorView gate_bias, up_bias;   // [intermediate_size]
   TensorView down_proj;            // [hidden_size, intermediate_size]
-  TensorView gate_bias, up_bias, down_bias;
+  TensorView down_bias;            // [hidden_size]
 };
 
 struct ModelWeights {
@@ -31,7 +32,8 @@ struct ModelWeights {
   TensorView lm_head;     // [vocab_size, hidden_size]; the embedding itself when tied
 
   // What the views point into. q, k and v of a layer are adjacent, so [q; k; v] is one matrix
-  // [(num_heads + 2 * num_kv_heads) * head_dim, hidden_size]; gate and up likewise.
+  // [(num_heads + 2 * num_kv_heads) * head_dim, hidden_size]; gate and up likewise, and so are
+  // their biases.
   std::vector<Buffer> storage;
 };
 
