@@ -33,8 +33,8 @@ struct HfTokenizerFiles {
   std::string tokenizer_config_json;  // path of tokenizer_config.json; empty when there is none
 };
 
-// Data inside a GGUF file, or files of a Hugging Face folder.
-using TokenizerSource = std::variant<TokenizerSpec, HfTokenizerFiles>;
+// Nothing (a model without a tokenizer), data inside a GGUF file, or files of a folder.
+using TokenizerSource = std::variant<std::monostate, TokenizerSpec, HfTokenizerFiles>;
 
 // What the model's makers recommend; fields the files do not declare are unset.
 struct GenerationDefaults {
