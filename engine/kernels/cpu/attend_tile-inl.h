@@ -29,23 +29,23 @@ HWY_MAYBE_UNUSED constexpr int kTileHeads = 8;
 // A few consecutive cached tokens of one KV head and the queries that attend to them.
 template <class T>
 struct AttentionTile {
-  const T* keys;    // [num_tokens, head_dim]
-  const T* values;  // [num_tokens, head_dim]
-  int num_tokens;   // <= kTileTokens
-  size_t head_dim;
-  const float* queries;  // [num_queries, head_dim]
-  int num_queries;
-  float softmax_scale;
-  OnlineSoftmaxState* states;  // [num_queries]; the tile's tokens are added
+  const T* keys = nullptr;       // [num_tokens, head_dim]
+  const T* values = nullptr;     // [num_tokens, head_dim]
+  const T* next_keys = nullptr;  // of the tile that comes next, fetched meanwhile
+  int num_tokens = 0;            // <= kTileTokens
+  size_t head_dim = 0;
+  const float* queries = nullptr;  // [num_queries, head_dim]
+  int num_queries = 0;
+  float softmax_scale = 1;
+  OnlineSoftmaxState* states = nullptr;  // [num_queries]; the tile's tokens are added
 };
 
 using TileLogits = float[kTileHeads][kTileTokens];
 
 // Dots of kRows queries with four keys, into columns [token, token + 4) of their logits.
-template <int kRows, bool kPrefetch, class T>
-HWY_INLINE void DotKeys(const AttentionTile<T>& tile, int head, int token, TileLogits& logits,
-                        int logits_row) {
-  constexpr size_t kPrefetchBytes = 2048;  // of the keys: a few tokens ahead
+template <int kRows, class T>
+HWY_INLINE void DotKeys(const AttentionTile<T>& tile, int head, int token,
+                        float (*logits)[kTileTokens]) {
   const float* q[kRows];
   for (int r = 0; r < kRows; ++r) q[r] = tile.queries + (head + r) * tile.head_dim;
   const T* k[kTileOuts];
@@ -53,9 +53,13 @@ HWY_INLINE void DotKeys(const AttentionTile<T>& tile, int head, int token, TileL
     k[o] = tile.keys + std::min(token + o, tile.num_tokens - 1) * tile.head_dim;
   }
   float dots[kRows][kTileOuts];
-  DotTile<kRows, kPrefetch>(q, k, tile.head_dim, kPrefetchBytes, dots);
-  for (int r = 0; r < kRows; ++r) {
-    std::copy_n(dots[r], kTileOuts, logits[logits_row + r] + token);
+  DotTile<kRows, /*kPrefetch=*/false>(q, k, tile.head_dim, 0, dots);
+  for (int r = 0; r < kRows; ++r) std::copy_n(dots[r], kTileOuts, logits[r] + token);
+}
+
+HWY_INLINE void PrefetchBytes(const void* data, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += 64) {
+    __builtin_prefetch(static_cast<const char*>(data) + at);
   }
 }
 
@@ -63,15 +67,11 @@ HWY_INLINE void DotKeys(const AttentionTile<T>& tile, int head, int token, TileL
 template <class T>
 HWY_INLINE void QueryKeyDots(const AttentionTile<T>& tile, int first_head, int num_heads,
                              TileLogits& logits) {
-  const size_t value_bytes = tile.head_dim * sizeof(T) * kTileOuts;
   for (int t = 0; t < tile.num_tokens; t += kTileOuts) {
-    const char* values = reinterpret_cast<const char*>(tile.values + t * tile.head_dim);
-    for (size_t at = 0; at < value_bytes; at += 64) __builtin_prefetch(values + at);
-    int h = 0;
-    for (; h + kTileRows <= num_heads; h += kTileRows) {
-      DotKeys<kTileRows, true>(tile, first_head + h, t, logits, h);
-    }
-    for (; h < num_heads; ++h) DotKeys<1, true>(tile, first_head + h, t, logits, h);
+    PrefetchBytes(tile.values + t * tile.head_dim, kTileOuts * tile.head_dim * sizeof(T));
+    ForEachRowTile(num_heads, [&](auto rows, int h) HWY_ATTR {
+      DotKeys<rows.value>(tile, first_head + h, t, logits + h);
+    });
   }
 }
 
@@ -108,9 +108,10 @@ HWY_INLINE float SoftmaxTile(float softmax_scale, int num_tokens, float* logits,
 }
 
 // acc[h][dim, dim + kVecs * lanes) = acc * rescale[h] + sum_t weights[h][t] * value[t].
+// Fetches the same part of the next keys meanwhile when `prefetch`.
 template <int kHeads, int kVecs, class T>
-HWY_INLINE void AddValues(const AttentionTile<T>& tile, int head, const TileLogits& weights,
-                          int weights_row, const float* rescale, size_t dim) {
+HWY_INLINE void AddValues(const AttentionTile<T>& tile, int head, bool prefetch,
+                          const float (*weights)[kTileTokens], const float* rescale, size_t dim) {
   const FloatTag d;
   const size_t lanes = hn::Lanes(d);
   FloatVec acc[kHeads][kVecs];
@@ -124,8 +125,11 @@ HWY_INLINE void AddValues(const AttentionTile<T>& tile, int head, const TileLogi
   for (int t = 0; t < tile.num_tokens; ++t, value += tile.head_dim) {
     FloatVec values[kVecs];
     for (int v = 0; v < kVecs; ++v) values[v] = LoadFloats(d, value + v * lanes);
+    if (prefetch) {
+      PrefetchBytes(tile.next_keys + t * tile.head_dim + dim, kVecs * lanes * sizeof(T));
+    }
     for (int h = 0; h < kHeads; ++h) {
-      const FloatVec weight = hn::Set(d, weights[weights_row + h][t]);
+      const FloatVec weight = hn::Set(d, weights[h][t]);
       for (int v = 0; v < kVecs; ++v) acc[h][v] = hn::MulAdd(weight, values[v], acc[h][v]);
     }
   }
@@ -137,21 +141,22 @@ HWY_INLINE void AddValues(const AttentionTile<T>& tile, int head, const TileLogi
 }
 
 template <int kHeads, class T>
-HWY_INLINE void AddAllValues(const AttentionTile<T>& tile, int head, const TileLogits& weights,
-                             int weights_row, const float* rescale) {
+HWY_INLINE void AddAllValues(const AttentionTile<T>& tile, int head,
+                             const float (*weights)[kTileTokens], const float* rescale) {
   const size_t lanes = hn::Lanes(FloatTag());
+  const bool prefetch = head == 0;
   size_t dim = 0;
   for (; dim + 4 * lanes <= tile.head_dim; dim += 4 * lanes) {
-    AddValues<kHeads, 4>(tile, head, weights, weights_row, rescale, dim);
+    AddValues<kHeads, 4>(tile, head, prefetch, weights, rescale, dim);
   }
   for (; dim + lanes <= tile.head_dim; dim += lanes) {
-    AddValues<kHeads, 1>(tile, head, weights, weights_row, rescale, dim);
+    AddValues<kHeads, 1>(tile, head, prefetch, weights, rescale, dim);
   }
   for (; dim < tile.head_dim; ++dim) {
     for (int h = 0; h < kHeads; ++h) {
       float sum = tile.states[head + h].acc[dim] * rescale[h];
       for (int t = 0; t < tile.num_tokens; ++t) {
-        sum += weights[weights_row + h][t] * LoadFloat(tile.values + t * tile.head_dim + dim);
+        sum += weights[h][t] * LoadFloat(tile.values + t * tile.head_dim + dim);
       }
       tile.states[head + h].acc[dim] = sum;
     }
@@ -171,11 +176,9 @@ HWY_INLINE void AttendTile(const AttentionTile<T>& tile) {
       rescale[h] =
           SoftmaxTile(tile.softmax_scale, tile.num_tokens, logits[h], &tile.states[first + h]);
     }
-    int h = 0;
-    for (; h + kTileRows <= num_heads; h += kTileRows) {
-      AddAllValues<kTileRows>(tile, first + h, logits, h, rescale + h);
-    }
-    for (; h < num_heads; ++h) AddAllValues<1>(tile, first + h, logits, h, rescale + h);
+    ForEachRowTile(num_heads, [&](auto heads, int h) HWY_ATTR {
+      AddAllValues<heads.value>(tile, first + h, logits + h, rescale + h);
+    });
   }
 }
 

@@ -34,30 +34,36 @@ HWY_BEFORE_NAMESPACE();
 namespace tokenbutler {
 namespace HWY_NAMESPACE {
 
+// Where token t's key row is.
+template <class T>
+const T* KeyRow(const DecodeAttentionParams& p, const AttentionPiece& piece, int t) {
+  const KvLayout& kv = p.layout;
+  const std::byte* block = piece.query->blocks[t / kv.block_size];
+  return reinterpret_cast<const T*>(block + kv.key_offset(p.layer, piece.kv_head)) +
+         static_cast<size_t>(t % kv.block_size) * kv.head_dim;
+}
+
 template <class T>
 void AttendPieceOf(const DecodeAttentionParams& p, const AttentionPiece& piece) {
   const KvLayout& kv = p.layout;
   const int group_size = p.num_heads / kv.num_kv_heads;
-  const size_t head_dim = kv.head_dim;
-  const float* q = piece.query->query + static_cast<size_t>(piece.kv_head) * group_size * head_dim;
-  for (int t = piece.begin; t < piece.end;) {
-    const std::byte* block = piece.query->blocks[t / kv.block_size];
-    const int row = t % kv.block_size;
+  const size_t values_after_keys = static_cast<size_t>(kv.block_size) * kv.head_dim;
+  AttentionTile<T> tile{
+      .head_dim = static_cast<size_t>(kv.head_dim),
+      .queries = piece.query->query + static_cast<size_t>(piece.kv_head) * group_size * kv.head_dim,
+      .num_queries = group_size,
+      .softmax_scale = p.softmax_scale,
+      .states = piece.states};
+  for (int t = piece.begin; t < piece.end; t += tile.num_tokens) {
     // Tiles end at multiples of the tile size in a block, wherever the piece begins.
+    const int row = t % kv.block_size;
     const int in_tile = kTileTokens - row % kTileTokens;
-    const int count = std::min({in_tile, kv.block_size - row, piece.end - t});
-    const size_t offset = static_cast<size_t>(row) * head_dim;
-    AttendTile(AttentionTile<T>{
-        .keys = reinterpret_cast<const T*>(block + kv.key_offset(p.layer, piece.kv_head)) + offset,
-        .values =
-            reinterpret_cast<const T*>(block + kv.value_offset(p.layer, piece.kv_head)) + offset,
-        .num_tokens = count,
-        .head_dim = head_dim,
-        .queries = q,
-        .num_queries = group_size,
-        .softmax_scale = p.softmax_scale,
-        .states = piece.states});
-    t += count;
+    tile.num_tokens = std::min({in_tile, kv.block_size - row, piece.end - t});
+    tile.keys = KeyRow<T>(p, piece, t);
+    tile.values = tile.keys + values_after_keys;
+    const int next = t + tile.num_tokens;
+    tile.next_keys = next < piece.end ? KeyRow<T>(p, piece, next) : tile.keys;
+    AttendTile(tile);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "base/dtype.h"
 #include "hwy/highway.h"
@@ -27,6 +28,21 @@ using FloatVec = hn::Vec<FloatTag>;
 HWY_MAYBE_UNUSED constexpr int kTileRows = HWY_TARGET == HWY_AVX3 ? 4 : 2;
 // Rows of w per tile: their sums end up in the four lanes of one 128-bit vector.
 HWY_MAYBE_UNUSED constexpr int kTileOuts = 4;
+
+// Calls fn with the number of rows of each tile that `num_rows` rows are cut into, as a constant:
+// fn(integral_constant rows, first row).
+template <class Fn>
+HWY_INLINE void ForEachRowTile(int num_rows, const Fn& fn) {
+  int row = 0;
+  for (; row + kTileRows <= num_rows; row += kTileRows) {
+    fn(std::integral_constant<int, kTileRows>(), row);
+  }
+  if constexpr (kTileRows == 4) {
+    if (num_rows - row == 3) return fn(std::integral_constant<int, 3>(), row);
+    if (num_rows - row == 2) return fn(std::integral_constant<int, 2>(), row);
+  }
+  if (row < num_rows) fn(std::integral_constant<int, 1>(), row);
+}
 
 // Half precision bits as stored; a type of its own so that loads can be overloaded.
 struct F16 {

@@ -51,12 +51,9 @@ void LinearRangeOf(const LinearParams& p, int out_begin, int out_end) {
   for (int first = 0; first < p.num_rows; first += kPassRows) {
     const int last = std::min(first + kPassRows, p.num_rows);
     for (int out = out_begin; out < out_end; out += kTileOuts) {
-      int row = first;
-      for (; row + kTileRows <= last; row += kTileRows) {
-        LinearTile<kTileRows, X, W>(p, row, out, out_end);
-      }
-      for (; row + 2 <= last; row += 2) LinearTile<2, X, W>(p, row, out, out_end);
-      for (; row < last; ++row) LinearTile<1, X, W>(p, row, out, out_end);
+      ForEachRowTile(last - first, [&](auto rows, int row) HWY_ATTR {
+        LinearTile<rows.value, X, W>(p, first + row, out, out_end);
+      });
     }
   }
 }

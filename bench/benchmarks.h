@@ -1,0 +1,41 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/compute_pool.h"
+#include "base/status.h"
+#include "bench/report.h"
+
+namespace tokenbutler {
+
+// Each Run* measures one thing, says on stderr how far it is, and returns the table.
+
+struct BandwidthOptions {
+  int repeats = 9;
+};
+absl::StatusOr<Report> RunBandwidth(const BandwidthOptions& options, ComputePool& pool);
+
+// Our weight-streaming linear at the shapes of one model, weights cold.
+struct LinearOptions {
+  int hidden_size = 576;
+  int intermediate_size = 1536;
+  int qkv_size = 960;  // (num_heads + 2 * num_kv_heads) * head_dim
+  int vocab_size = 49152;
+  std::vector<int> rows = {1, 2, 4, 8, 16};
+  int repeats = 5;
+};
+absl::StatusOr<Report> RunLinear(const LinearOptions& options, ComputePool& pool);
+
+// Dense decode attention of one layer at several context lengths, keys and values cold.
+struct AttentionOptions {
+  int num_heads = 9;
+  int num_kv_heads = 3;
+  int head_dim = 64;
+  std::vector<int> depths = {1024, 4096, 8192, 65536, 262144};
+  std::vector<int> batches = {1};
+  int repeats = 5;
+};
+absl::StatusOr<Report> RunAttention(const AttentionOptions& options, ComputePool& pool);
+
+}  // namespace tokenbutler

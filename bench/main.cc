@@ -1,0 +1,106 @@
+// tokenbutler-bench: how fast the kernels and the model are on this machine.
+
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "base/cpu_features.h"
+#include "bench/benchmarks.h"
+#include "engine/kernels/kernel_target.h"
+#include "fmt/format.h"
+
+namespace tokenbutler {
+namespace {
+
+using Benchmark = std::function<absl::StatusOr<Report>(ComputePool&)>;
+
+void AddBandwidth(CLI::App& app, Benchmark* chosen) {
+  CLI::App* command =
+      app.add_subcommand("bandwidth", "Speed of reading memory that is in no cache");
+  auto options = std::make_shared<BandwidthOptions>();
+  command->add_option("--repeats", options->repeats, "Passes over the memory")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->callback(
+      [=] { *chosen = [=](ComputePool& pool) { return RunBandwidth(*options, pool); }; });
+}
+
+void AddLinear(CLI::App& app, Benchmark* chosen) {
+  CLI::App* command =
+      app.add_subcommand("linear", "Linear layers at decode, weights cold (default: SmolLM2-135M)");
+  auto options = std::make_shared<LinearOptions>();
+  const auto size = [&](const char* flag, int* value, const char* help) {
+    command->add_option(flag, *value, help)->capture_default_str()->check(CLI::PositiveNumber);
+  };
+  size("--hidden-size", &options->hidden_size, "Width of the residual stream");
+  size("--intermediate-size", &options->intermediate_size, "Width of the MLP");
+  size("--qkv-size", &options->qkv_size, "(num_heads + 2 num_kv_heads) * head_dim");
+  size("--vocab-size", &options->vocab_size, "Rows of the output head");
+  size("--repeats", &options->repeats, "Passes over the memory");
+  command->add_option("--rows", options->rows, "Rows of x: sequences decoded together")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->callback(
+      [=] { *chosen = [=](ComputePool& pool) { return RunLinear(*options, pool); }; });
+}
+
+void AddAttention(CLI::App& app, Benchmark* chosen) {
+  CLI::App* command = app.add_subcommand(
+      "attention", "Dense decode attention of one layer, KV cache cold (default: SmolLM2-135M)");
+  auto options = std::make_shared<AttentionOptions>();
+  const auto size = [&](const char* flag, int* value, const char* help) {
+    command->add_option(flag, *value, help)->capture_default_str()->check(CLI::PositiveNumber);
+  };
+  size("--num-heads", &options->num_heads, "Query heads");
+  size("--num-kv-heads", &options->num_kv_heads, "KV heads; divides the query heads");
+  size("--head-dim", &options->head_dim, "Size of one head");
+  size("--repeats", &options->repeats, "Passes over the memory");
+  command->add_option("--depths", options->depths, "Context lengths in tokens")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->add_option("--batches", options->batches, "Sequences decoded together")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->callback(
+      [=] { *chosen = [=](ComputePool& pool) { return RunAttention(*options, pool); }; });
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Measures TokenButler's kernels and models on this machine.", "tokenbutler-bench");
+  app.require_subcommand(1);
+  app.fallthrough();  // common options may follow the subcommand
+  int threads = DefaultNumThreads();
+  std::string output, target;
+  app.add_option("--threads", threads, "Threads, this one included")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--output", output, "Also write the result as JSON to this file");
+  app.add_option("--target", target, "Highest instruction set to use")
+      ->check(CLI::IsMember({"portable", "avx2", "avx512", "avx512_bf16"}));
+  Benchmark benchmark;
+  AddBandwidth(app, &benchmark);
+  AddLinear(app, &benchmark);
+  AddAttention(app, &benchmark);
+  CLI11_PARSE(app, argc, argv);
+
+  for (const CpuTarget t : {CpuTarget::kPortable, CpuTarget::kAvx2, CpuTarget::kAvx512}) {
+    if (target == CpuTargetName(t)) SetKernelTarget(t);
+  }
+  ComputePool pool(threads);
+  const absl::StatusOr<Report> report = benchmark(pool);
+  absl::Status status = report.status();
+  if (status.ok()) {
+    fmt::print("{}", report->Table());
+    if (!output.empty()) status = report->WriteJson(output);
+  }
+  if (status.ok()) return 0;
+  fmt::print(stderr, "tokenbutler-bench: {}\n", std::string(status.message()));
+  return 1;
+}
+
+}  // namespace
+}  // namespace tokenbutler
+
+int main(int argc, char** argv) { return tokenbutler::Main(argc, argv); }
