@@ -1,13 +1,11 @@
 #include "engine/engine_thread.h"
 
 #include <algorithm>
-#include <optional>
 #include <string_view>
 
 #include "absl/strings/cord.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
-#include "base/compute_pool.h"
 #include "base/logging.h"
 #include "base/metrics.h"
 #include "base/status_details.h"
@@ -241,8 +239,6 @@ void EngineThread::EndExpired() {
 }
 
 void EngineThread::RunStep(const ScheduledStep& step) {
-  std::optional<ComputePool::StepScope> pool_awake;
-  if (parts_.compute_pool != nullptr) pool_awake.emplace(*parts_.compute_pool);
   const absl::Status status = parts_.runner->Run(step.plan);
   if (status.ok()) {
     committer_.Commit(step);

@@ -1,0 +1,156 @@
+#include "engine/admission.h"
+
+#include <limits>
+#include <string>
+
+#include "base/status_details.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tokenbutler {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+AdmissionLimits TestLimits() {
+  AdmissionLimits limits;
+  limits.config.max_model_len = 100;
+  limits.config.max_num_seqs = 8;
+  limits.layout.num_layers = 2;
+  limits.layout.num_kv_heads = 1;
+  limits.layout.head_dim = 8;
+  limits.layout.block_size = 16;
+  limits.num_blocks = 20;
+  limits.vocab_size = 50;
+  return limits;
+}
+
+GenerationRequest Prompt(int tokens, int max_tokens) {
+  GenerationRequest request;
+  request.prompt_token_ids.assign(static_cast<size_t>(tokens), 1);
+  request.max_tokens = max_tokens;
+  return request;
+}
+
+TEST(AdmissionTest, FootprintIsTheMostARequestCanUse) {
+  const auto footprint = CheckAdmissible(Prompt(16, 17), TestLimits());
+  ASSERT_TRUE(footprint.ok()) << footprint.status();
+  EXPECT_EQ(footprint->max_new_tokens, 17);
+  EXPECT_FALSE(footprint->context_bound);
+  EXPECT_EQ(footprint->blocks_per_sequence, 2) << "the last sampled token needs no row";
+  EXPECT_EQ(footprint->total_blocks, 2);
+}
+
+TEST(AdmissionTest, TheContextBoundsTheCompletion) {
+  const auto footprint = CheckAdmissible(Prompt(90, 1000), TestLimits());
+  ASSERT_TRUE(footprint.ok()) << footprint.status();
+  EXPECT_EQ(footprint->max_new_tokens, 10);
+  EXPECT_TRUE(footprint->context_bound);
+  const auto exact = CheckAdmissible(Prompt(90, 10), TestLimits());
+  EXPECT_FALSE(exact->context_bound);
+  const auto huge = CheckAdmissible(Prompt(1, std::numeric_limits<int>::max()), TestLimits());
+  EXPECT_EQ(huge->max_new_tokens, 99);
+}
+
+TEST(AdmissionTest, CompletionsShareTheFullBlocksOfThePrompt) {
+  GenerationRequest request = Prompt(40, 20);
+  request.sampling.n = 4;
+  const auto footprint = CheckAdmissible(request, TestLimits());
+  ASSERT_TRUE(footprint.ok()) << footprint.status();
+  EXPECT_EQ(footprint->blocks_per_sequence, 4);  // 59 rows
+  EXPECT_EQ(footprint->shared_blocks, 2);
+  EXPECT_EQ(footprint->total_blocks, 4 + 3 * 2);
+}
+
+TEST(AdmissionTest, WhatCanNeverFitNamesNeededAndTotalBytes) {
+  GenerationRequest request = Prompt(1, 99);
+  request.sampling.n = 3;
+  const auto status = CheckAdmissible(request, TestLimits()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(RetryDelay(status), std::nullopt);
+  const size_t block_bytes = TestLimits().layout.block_bytes();
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(std::to_string(21 * block_bytes)),
+                                                   HasSubstr(std::to_string(20 * block_bytes))));
+}
+
+struct BadRequest {
+  std::string name;
+  void (*edit)(GenerationRequest*);
+  std::string message;  // a part of it
+};
+
+class AdmissionRefusalTest : public testing::TestWithParam<BadRequest> {};
+
+TEST_P(AdmissionRefusalTest, IsInvalidNamingTheFieldTheValueAndTheBound) {
+  GenerationRequest request = Prompt(10, 10);
+  GetParam().edit(&request);
+  const auto status = CheckAdmissible(request, TestLimits()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Requests, AdmissionRefusalTest,
+    testing::Values(
+        BadRequest{"EmptyPrompt", [](GenerationRequest* r) { r->prompt_token_ids.clear(); },
+                   "the prompt has no tokens"},
+        BadRequest{"LongPrompt", [](GenerationRequest* r) { r->prompt_token_ids.assign(101, 1); },
+                   "the prompt has 101 tokens, must have at most 100"},
+        BadRequest{"TokenOutsideTheVocabulary",
+                   [](GenerationRequest* r) { r->prompt_token_ids[3] = 50; },
+                   "prompt.token_ids[3] is 50, must be in [0, 50)"},
+        BadRequest{"NegativeToken", [](GenerationRequest* r) { r->prompt_token_ids[0] = -1; },
+                   "prompt.token_ids[0] is -1"},
+        BadRequest{"NegativeMaxTokens", [](GenerationRequest* r) { r->max_tokens = -1; },
+                   "max_tokens is -1"},
+        BadRequest{"NoCompletions", [](GenerationRequest* r) { r->sampling.n = 0; },
+                   "sampling.n is 0, must be in [1, 8]"},
+        BadRequest{"TooManyCompletions", [](GenerationRequest* r) { r->sampling.n = 9; },
+                   "sampling.n is 9, must be in [1, 8]"},
+        BadRequest{"BadSampling", [](GenerationRequest* r) { r->sampling.top_p = 2.0f; }, "top_p"},
+        BadRequest{"ScoringWhileSampling", [](GenerationRequest* r) { r->score_token_ids = {1}; },
+                   "tokens to score are given with max_tokens 10"},
+        BadRequest{"ScoredTokenOutsideTheVocabulary",
+                   [](GenerationRequest* r) {
+                     r->max_tokens = 0;
+                     r->score_token_ids = {1, 99};
+                   },
+                   "score_token_ids[1] is 99"},
+        BadRequest{"ScoringPastTheContext",
+                   [](GenerationRequest* r) {
+                     r->max_tokens = 0;
+                     r->score_token_ids.assign(91, 1);
+                   },
+                   "10 + 91 tokens, must be at most 100"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(EngineConfigTest, DefaultsAreValidAndEveryBoundIsNamed) {
+  EXPECT_TRUE(EngineConfig{}.Validate().ok());
+  const auto message = [](auto edit) {
+    EngineConfig config;
+    edit(&config);
+    const absl::Status status = config.Validate();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_EQ(message([](EngineConfig* c) { c->max_model_len = -1; }),
+            "max_model_len is -1, must be at least 0");
+  EXPECT_EQ(message([](EngineConfig* c) { c->max_num_seqs = 0; }),
+            "max_num_seqs is 0, must be at least 1");
+  EXPECT_EQ(message([](EngineConfig* c) { c->prefill_chunk_tokens = 0; }),
+            "prefill_chunk_tokens is 0, must be at least 1");
+  EXPECT_EQ(message([](EngineConfig* c) { c->max_waiting_requests = 0; }),
+            "max_waiting_requests is 0, must be at least 1");
+  EXPECT_EQ(message([](EngineConfig* c) { c->max_waiting_tokens = 0; }),
+            "max_waiting_tokens is 0, must be at least 1");
+  EXPECT_EQ(message([](EngineConfig* c) { c->max_queue_time = absl::ZeroDuration(); }),
+            "max_queue_time is 0, must be positive");
+  EXPECT_EQ(message([](EngineConfig* c) { c->priority_step = -absl::Seconds(1); }),
+            "priority_step is -1s, must not be negative");
+  EXPECT_EQ(message([](EngineConfig* c) { c->max_overtakes = -1; }),
+            "max_overtakes is -1, must be at least 0");
+}
+
+}  // namespace
+}  // namespace tokenbutler

@@ -1,0 +1,163 @@
+#include "tests/testing/scripted_runner.h"
+
+#include <algorithm>
+
+#include "absl/time/clock.h"
+
+namespace tokenbutler {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr float kFavoured = 8.0f;
+
+// SplitMix64's finaliser.
+uint64_t Mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+uint64_t NextHash(uint64_t before, int position, int32_t token) {
+  return Mix(before ^ Mix((static_cast<uint64_t>(position) << 32) ^ static_cast<uint64_t>(token)));
+}
+
+}  // namespace
+
+ScriptedRunner::ScriptedRunner(const KvLayout& layout, int num_blocks, int vocab_size)
+    : layout_(layout),
+      vocab_size_(vocab_size),
+      rows_(static_cast<size_t>(num_blocks) * static_cast<size_t>(layout.block_size)) {}
+
+absl::Status ScriptedRunner::Run(const StepPlan& plan) {
+  WaitForPermit();
+  if (record) {
+    std::vector<ItemRecord> step;
+    for (const StepItem& item : plan.decode) {
+      step.push_back({item.start_position, 1, true, item.token_ids[0]});
+    }
+    for (const StepItem& item : plan.prefill_chunks) {
+      step.push_back(
+          {item.start_position, static_cast<int>(item.token_ids.size()), false, item.token_ids[0]});
+    }
+    MutexLock lock(&mutex_);
+    steps_.push_back(std::move(step));
+  }
+  if (before_run) RETURN_IF_ERROR(before_run(plan));
+  logits_.clear();
+  decode_.clear();
+  prefill_.clear();
+  for (const StepItem& item : plan.decode) decode_.push_back(RunItem(item));
+  for (const StepItem& item : plan.prefill_chunks) prefill_.push_back(RunItem(item));
+  return absl::OkStatus();
+}
+
+ScriptedRunner::Rows ScriptedRunner::RunItem(const StepItem& item) {
+  Rows rows{logits_.size() / static_cast<size_t>(vocab_size_), 0};
+  const int num_tokens = static_cast<int>(item.token_ids.size());
+  for (int i = 0; i < num_tokens; ++i) {
+    const int position = item.start_position + i;
+    const uint64_t before = position == 0 ? 0 : Row(*item.block_table, position - 1);
+    const uint64_t hash = NextHash(before, position, item.token_ids[i]);
+    Row(*item.block_table, position) = hash;
+    const bool wanted = item.logits == LogitsWanted::kAll ||
+                        (item.logits == LogitsWanted::kLast && i == num_tokens - 1);
+    if (!wanted) continue;
+    AppendLogits(hash, position, item.token_ids[i], &logits_);
+    ++rows.count;
+  }
+  return rows;
+}
+
+uint64_t& ScriptedRunner::Row(const BlockTable& table, int position) {
+  const size_t block = static_cast<size_t>(table.blocks.at(position / layout_.block_size));
+  return rows_.at(block * static_cast<size_t>(layout_.block_size) +
+                  static_cast<size_t>(position % layout_.block_size));
+}
+
+void ScriptedRunner::AppendLogits(uint64_t hash, int position, int32_t token,
+                                  std::vector<float>* logits) const {
+  const size_t begin = logits->size();
+  for (int id = 0; id < vocab_size_; ++id) {
+    // 24 bits -> [-2, 2)
+    const uint64_t bits = Mix(hash ^ static_cast<uint64_t>(id)) >> 40;
+    logits->push_back(static_cast<float>(bits) * 0x1p-22f - 2.0f);
+  }
+  const int32_t favoured = script ? script(position, token) : -1;
+  if (favoured >= 0) (*logits)[begin + static_cast<size_t>(favoured)] = kFavoured;
+  if (edit_logits) edit_logits(position, token, absl::MakeSpan(*logits).subspan(begin));
+}
+
+std::vector<float> ScriptedRunner::LogitsAfter(absl::Span<const int32_t> tokens) const {
+  uint64_t hash = 0;
+  for (size_t i = 0; i < tokens.size(); ++i) hash = NextHash(hash, static_cast<int>(i), tokens[i]);
+  std::vector<float> logits;
+  AppendLogits(hash, static_cast<int>(tokens.size()) - 1, tokens.back(), &logits);
+  return logits;
+}
+
+void ScriptedRunner::CopyBlock(BlockId from, BlockId to) {
+  const size_t size = static_cast<size_t>(layout_.block_size);
+  std::copy_n(rows_.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(from) * size), size,
+              rows_.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(to) * size));
+  MutexLock lock(&mutex_);
+  ++num_block_copies_;
+}
+
+void ScriptedRunner::WaitForPermit() {
+  MutexLock lock(&mutex_);
+  ++num_steps_;
+  const absl::Time limit = absl::Now() + kPatience;
+  waiting_ = true;
+  changed_.SignalAll();
+  while (held_ && permits_ == 0 && absl::Now() < limit) {
+    changed_.WaitWithTimeout(&mutex_, kPatience);
+  }
+  waiting_ = false;
+  if (permits_ > 0) --permits_;
+}
+
+void ScriptedRunner::Hold() {
+  MutexLock lock(&mutex_);
+  held_ = true;
+}
+
+void ScriptedRunner::Permit(int steps) {
+  MutexLock lock(&mutex_);
+  permits_ += steps;
+  changed_.SignalAll();
+}
+
+void ScriptedRunner::Resume() {
+  MutexLock lock(&mutex_);
+  held_ = false;
+  permits_ = 0;
+  changed_.SignalAll();
+}
+
+bool ScriptedRunner::WaitUntilHeld() {
+  const absl::Time limit = absl::Now() + kPatience;
+  MutexLock lock(&mutex_);
+  while (!(waiting_ && held_ && permits_ == 0)) {
+    if (absl::Now() >= limit) return false;
+    changed_.WaitWithTimeout(&mutex_, limit - absl::Now());
+  }
+  return true;
+}
+
+std::vector<std::vector<ScriptedRunner::ItemRecord>> ScriptedRunner::steps() const {
+  MutexLock lock(&mutex_);
+  return steps_;
+}
+
+int ScriptedRunner::num_steps() const {
+  MutexLock lock(&mutex_);
+  return num_steps_;
+}
+
+int ScriptedRunner::num_block_copies() const {
+  MutexLock lock(&mutex_);
+  return num_block_copies_;
+}
+
+}  // namespace tokenbutler
