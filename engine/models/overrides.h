@@ -15,7 +15,7 @@ struct ModelOverrides {
   // --rope-scaling: a JSON object that replaces the file's scaling, with the keys of config.json's
   // `rope_scaling`, as in vLLM; empty keeps the file's. Types: default, linear, llama3, yarn.
   //   {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
-  std::string rope_scaling;
+  std::string rope_scaling = {};
 };
 
 // Applies the overrides. The effective context, `config->max_position` afterwards, is

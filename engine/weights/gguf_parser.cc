@@ -44,6 +44,11 @@ uint64_t FixedBytes(GgufType type) {
 
 bool IsGgufType(uint32_t id) { return id <= static_cast<uint32_t>(GgufType::kFloat64); }
 
+// REQUIRES: n is an offset in the file or a little more, so that nothing overflows.
+uint64_t AlignUp(uint64_t n, uint64_t alignment) {
+  return (n + alignment - 1) / alignment * alignment;
+}
+
 // `value`, with control and non-ASCII bytes shown as '?', short: names in messages come from files.
 std::string Printable(std::string_view value) {
   std::string text(value.substr(0, 100));
@@ -82,7 +87,7 @@ absl::StatusOr<GgufFile> GgufParser::Parse() {
   RETURN_IF_ERROR(ReadAlignment());
   RETURN_IF_ERROR(ParseTensorInfos());
   RETURN_IF_ERROR(PlaceTensors());
-  RETURN_IF_ERROR(RefuseOverlaps());
+  RETURN_IF_ERROR(CheckCoverage());
   return std::move(file_);
 }
 
@@ -259,42 +264,47 @@ absl::Status GgufParser::ReadTensorType(GgufTensor* tensor, uint64_t* bytes) {
   const auto blocks = static_cast<uint64_t>(tensor->num_elements() / traits->block_elements);
   // The bytes that remain bound the product below, so that it cannot overflow.
   if (blocks > bytes_.size() / static_cast<uint64_t>(traits->block_bytes)) {
-    return cursor_.Error("shape has {} elements, more than the file's {} bytes can hold as {}",
-                         tensor->num_elements(), bytes_.size(), traits->name);
+    return cursor_.Error(
+        "the dimensions make {} elements, more than the file's {} bytes can hold as {}",
+        tensor->num_elements(), bytes_.size(), traits->name);
   }
   *bytes = blocks * static_cast<uint64_t>(traits->block_bytes);
   return absl::OkStatus();
 }
 
 absl::Status GgufParser::PlaceTensors() {
-  const uint64_t alignment = file_.alignment_;
-  const uint64_t data_begin = (cursor_.offset() + alignment - 1) / alignment * alignment;
-  const uint64_t data_bytes = data_begin < bytes_.size() ? bytes_.size() - data_begin : 0;
+  const uint64_t data_begin = AlignUp(cursor_.offset(), file_.alignment_);
+  data_bytes_ = data_begin < bytes_.size() ? bytes_.size() - data_begin : 0;
   for (const Range& range : ranges_) {
     GgufTensor& tensor = file_.tensors_[range.tensor];
-    if (range.offset > data_bytes || range.bytes > data_bytes - range.offset) {
+    if (range.offset > data_bytes_ || range.bytes > data_bytes_ - range.offset) {
       return InvalidArgumentError(
           "tensor {} '{}': offset {} + {} bytes lie beyond the file's {} data bytes", range.tensor,
-          Printable(tensor.name), range.offset, range.bytes, data_bytes);
+          Printable(tensor.name), range.offset, range.bytes, data_bytes_);
     }
     tensor.data = bytes_.subspan(data_begin + range.offset, range.bytes);
   }
   return absl::OkStatus();
 }
 
-absl::Status GgufParser::RefuseOverlaps() {
+absl::Status GgufParser::CheckCoverage() {
   std::sort(ranges_.begin(), ranges_.end(),
             [](const Range& a, const Range& b) { return a.offset < b.offset; });
-  for (size_t i = 1; i < ranges_.size(); ++i) {
-    const Range& before = ranges_[i - 1];
-    const Range& range = ranges_[i];
-    if (before.offset + before.bytes <= range.offset) continue;
-    return InvalidArgumentError("tensor {} '{}': offset {} lies inside tensor '{}' ({} to {})",
-                                range.tensor, Printable(file_.tensors_[range.tensor].name),
-                                range.offset, Printable(file_.tensors_[before.tensor].name),
-                                before.offset, before.offset + before.bytes);
+  uint64_t covered = 0, next = 0;
+  for (const Range& range : ranges_) {
+    if (range.offset != next) {
+      return InvalidArgumentError(
+          "tensor {} '{}': offset is {}, must be {} (no gap beyond the alignment, no overlap)",
+          range.tensor, Printable(file_.tensors_[range.tensor].name), range.offset, next);
+    }
+    covered = range.offset + range.bytes;
+    next = AlignUp(covered, file_.alignment_);
   }
-  return absl::OkStatus();
+  if (data_bytes_ <= next) return absl::OkStatus();
+  return InvalidArgumentError(
+      "the {} tensors (tensor_count) cover {} data bytes, but the file has "
+      "{}",
+      ranges_.size(), covered, data_bytes_);
 }
 
 }  // namespace tokenbutler

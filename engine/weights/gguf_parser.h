@@ -43,12 +43,14 @@ class GgufParser {
   absl::Status ReadShape(GgufTensor* tensor);
   absl::Status ReadTensorType(GgufTensor* tensor, uint64_t* bytes);
   absl::Status PlaceTensors();
-  absl::Status RefuseOverlaps();
+  // The data section must be covered exactly, alignment padding excepted, as ggml demands too.
+  absl::Status CheckCoverage();
 
   absl::Span<const std::byte> bytes_;
   GgufCursor cursor_;
   uint64_t tensor_count_ = 0;
   uint64_t metadata_count_ = 0;
+  uint64_t data_bytes_ = 0;  // of the data section
   std::vector<Range> ranges_;
   GgufFile file_;
 };
