@@ -32,10 +32,15 @@ function(tokenbutler_library name)
   target_link_libraries(${name} PUBLIC tokenbutler_options ${ARG_DEPS})
 endfunction()
 
-# tokenbutler_test(NAME SOURCES ... [DEPS ...] [LABELS ...] [TIMEOUT s]): a GoogleTest program registered
-# with CTest as one test. Data files are read relative to TOKENBUTLER_TEST_DATA (tests/data).
+# tokenbutler_test(NAME SOURCES ... [DEPS ...] [LABELS ...] [TIMEOUT s] [SINGLE_THREADED] [TSAN_FILTER f]): a GoogleTest
+# program registered with CTest as one test. Data files are read relative to TOKENBUTLER_TEST_DATA (tests/data).
+# ThreadSanitizer makes code ten to fifty times slower, so its builds leave out what is SINGLE_THREADED and run
+# only the test cases that match TSAN_FILTER.
 function(tokenbutler_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "SINGLE_THREADED" "TIMEOUT;TSAN_FILTER" "SOURCES;DEPS;LABELS" ${ARGN})
+  if(ARG_SINGLE_THREADED AND TOKENBUTLER_SANITIZE STREQUAL "thread")
+    return()
+  endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE tokenbutler_options ${ARG_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE TOKENBUTLER_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
@@ -43,7 +48,13 @@ function(tokenbutler_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
-  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\] all")
+  if(TOKENBUTLER_SANITIZE)
+    math(EXPR ARG_TIMEOUT "5 * ${ARG_TIMEOUT}")
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  if(ARG_TSAN_FILTER AND TOKENBUTLER_SANITIZE STREQUAL "thread")
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT "GTEST_FILTER=${ARG_TSAN_FILTER}")
+  endif()
 endfunction()
 
 # tokenbutler_fuzzer(NAME SOURCES ... DEPS ... CORPUS dir): a libFuzzer program; only in the fuzz preset, whose
