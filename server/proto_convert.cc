@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "base/status.h"
@@ -39,7 +40,26 @@ absl::Status CheckTokenIds(const char* field, const google::protobuf::RepeatedFi
   return absl::OkStatus();
 }
 
+// JSON has no NaN and no infinities, and protobuf would write them as strings.
+absl::Status CheckFinite(const std::string& field, const google::protobuf::Value& value) {
+  if (value.has_number_value() && !std::isfinite(value.number_value())) {
+    return WithField(
+        InvalidArgumentError("{} is {}, must be a finite number", field, value.number_value()),
+        field);
+  }
+  for (int i = 0; i < value.list_value().values_size(); ++i) {
+    RETURN_IF_ERROR(CheckFinite(fmt::format("{}[{}]", field, i), value.list_value().values(i)));
+  }
+  for (const auto& [key, entry] : value.struct_value().fields()) {
+    RETURN_IF_ERROR(CheckFinite(fmt::format("{}.{}", field, key), entry));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::string> ToJson(const google::protobuf::Struct& fields, const char* field) {
+  for (const auto& [key, value] : fields.fields()) {
+    RETURN_IF_ERROR(CheckFinite(fmt::format("{}.{}", field, key), value));
+  }
   std::string json;
   const auto status = google::protobuf::util::MessageToJsonString(fields, &json);
   if (status.ok()) return json;

@@ -21,9 +21,9 @@ constexpr char kDescription[] =
 template <typename T, typename Parse>
 CLI::Option* AddParsed(CLI::App& app, const char* name, const char* help, T* target, Parse parse,
                        const char* default_text) {
-  const auto set = [target, parse](const std::string& text) {
+  const auto set = [target, parse, name](const std::string& text) {
     auto parsed = parse(text);
-    if (!parsed.ok()) throw CLI::ValidationError(std::string(parsed.status().message()));
+    if (!parsed.ok()) throw CLI::ValidationError(name, std::string(parsed.status().message()));
     *target = *std::move(parsed);
   };
   return app.add_option_function<std::string>(name, set, help)->default_str(default_text);

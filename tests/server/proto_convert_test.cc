@@ -1,0 +1,192 @@
+#include "server/proto_convert.h"
+
+#include <cmath>
+
+#include "gmock/gmock.h"
+#include "google/protobuf/text_format.h"
+#include "gtest/gtest.h"
+#include "tests/testing/byte_tokenizer.h"
+
+namespace tokenbutler {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Pair;
+
+class ProtoConvertTest : public ::testing::Test {
+ protected:
+  ProtoConvertTest() {
+    model_.name = "fake";
+    model_.config.vocab_size = ByteTokenizer::kVocabSize;
+    model_.max_model_len = 100;
+    model_.max_num_seqs = 8;
+    model_.max_text_bytes = 1000;
+    model_.tokenizer = &tokenizer_;
+  }
+
+  GenerateCall Convert(const std::string& text_proto) {
+    v1::GenerateRequest message;
+    EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text_proto, &message));
+    auto call = ToGenerateCall(message, model_);
+    EXPECT_TRUE(call.ok()) << call.status();
+    return call.ok() ? *std::move(call) : GenerateCall();
+  }
+
+  ByteTokenizer tokenizer_;
+  ServedModel model_;
+};
+
+TEST_F(ProtoConvertTest, UnsetFieldsGetTheDefaultsOfRequestH) {
+  const GenerateCall call = Convert("text: 'x'");
+  const SamplingParams defaults;
+  EXPECT_EQ(std::get<std::string>(call.prompt.prompt), "x");
+  EXPECT_TRUE(call.prompt.add_special_tokens);
+  EXPECT_FALSE(call.prompt.parse_special_tokens);
+  EXPECT_EQ(call.request.sampling.temperature, defaults.temperature);
+  EXPECT_EQ(call.request.sampling.top_p, defaults.top_p);
+  EXPECT_EQ(call.request.sampling.typical_p, defaults.typical_p);
+  EXPECT_EQ(call.request.sampling.repetition_penalty, defaults.repetition_penalty);
+  EXPECT_EQ(call.request.sampling.n, 1);
+  EXPECT_FALSE(call.request.sampling.seed);
+  EXPECT_FALSE(call.request.logprobs.top);
+  EXPECT_TRUE(call.request.output.skip_special_tokens);
+  EXPECT_EQ(call.request.output.stream_interval, 1);
+  EXPECT_EQ(call.request.max_tokens, model_.max_model_len);  // until the context is full
+}
+
+TEST_F(ProtoConvertTest, ZeroIsNotUnset) {
+  const GenerateCall call = Convert(R"(
+      token_ids { ids: [5] } max_tokens: 0 sampling { temperature: 0 seed: 0 }
+      logprobs { top: 0 } output { skip_special_tokens: false })");
+  EXPECT_EQ(call.request.max_tokens, 0);
+  EXPECT_EQ(call.request.sampling.temperature, 0);
+  EXPECT_EQ(call.request.sampling.seed, 0);
+  EXPECT_EQ(call.request.logprobs.top, 0);
+  EXPECT_FALSE(call.request.output.skip_special_tokens);
+}
+
+TEST_F(ProtoConvertTest, EveryFieldArrives) {
+  const GenerateCall call = Convert(R"(
+      request_id: "a.b_c:d-9" model: "fake" token_ids { ids: [1, 257] }
+      sampling { temperature: 0.5 top_p: 0.25 top_k: 40 min_p: 0.125 typical_p: 0.75
+                 repetition_penalty: 1.5 presence_penalty: -2 frequency_penalty: 2
+                 logit_bias { key: 9 value: -100 } logit_bias { key: 3 value: 100 }
+                 seed: 18446744073709551615 n: 8 min_tokens: 4 }
+      max_tokens: 7
+      stop { strings: ["a", "b"] token_ids: [5] ignore_eos: true include_in_output: true }
+      logprobs { top: 20 include_prompt: true }
+      output { return_token_ids: true return_progress: true stream_interval: 3 }
+      priority: -1000 attention { policy: "dense" } cache { use_prefix_cache: false })");
+  EXPECT_EQ(call.request.request_id, "a.b_c:d-9");
+  EXPECT_THAT(std::get<std::vector<int32_t>>(call.prompt.prompt), ElementsAre(1, 257));
+  const SamplingParams& sampling = call.request.sampling;
+  EXPECT_EQ(sampling.temperature, 0.5f);
+  EXPECT_EQ(sampling.top_p, 0.25f);
+  EXPECT_EQ(sampling.top_k, 40);
+  EXPECT_EQ(sampling.min_p, 0.125f);
+  EXPECT_EQ(sampling.typical_p, 0.75f);
+  EXPECT_EQ(sampling.repetition_penalty, 1.5f);
+  EXPECT_EQ(sampling.presence_penalty, -2);
+  EXPECT_EQ(sampling.frequency_penalty, 2);
+  EXPECT_THAT(sampling.logit_bias, ElementsAre(Pair(3, 100), Pair(9, -100)));
+  EXPECT_EQ(sampling.seed, UINT64_MAX);
+  EXPECT_EQ(sampling.n, 8);
+  EXPECT_EQ(sampling.min_tokens, 4);
+  EXPECT_EQ(call.request.max_tokens, 7);
+  EXPECT_THAT(call.request.stop.strings, ElementsAre("a", "b"));
+  EXPECT_THAT(call.request.stop.token_ids, ElementsAre(5));
+  EXPECT_TRUE(call.request.stop.ignore_eos);
+  EXPECT_TRUE(call.request.stop.include_in_output);
+  EXPECT_EQ(call.request.logprobs.top, 20);
+  EXPECT_TRUE(call.request.logprobs.include_prompt);
+  EXPECT_TRUE(call.request.output.return_token_ids);
+  EXPECT_TRUE(call.request.output.return_progress);
+  EXPECT_EQ(call.request.output.stream_interval, 3);
+  EXPECT_EQ(call.request.priority, -1000);
+}
+
+TEST_F(ProtoConvertTest, PromptLogprobsAloneAskForTheChosenTokens) {
+  EXPECT_EQ(Convert("text: 'x' logprobs { include_prompt: true }").request.logprobs.top, 0);
+}
+
+TEST_F(ProtoConvertTest, ChatKeepsOrderAndAbsence) {
+  const GenerateCall call = Convert(R"(
+      chat {
+        messages { role: "user" content: "" }
+        messages { role: "assistant" fields_json: '{"tool_calls": []}' }
+        template_kwargs { fields { key: "count" value { number_value: 3 } } }
+        tools_json: '[{"z": 1, "a": 2}]'
+      })");
+  const auto& chat = std::get<ChatInput>(call.prompt.prompt);
+  ASSERT_EQ(chat.messages.size(), 2);
+  EXPECT_EQ(chat.messages[0].content, "");
+  EXPECT_FALSE(chat.messages[1].content);
+  EXPECT_EQ(chat.messages[1].fields_json, "{\"tool_calls\": []}");
+  EXPECT_TRUE(chat.add_generation_prompt);
+  EXPECT_EQ(chat.template_kwargs_json, "{\"count\":3}");  // an integer, not 3.0
+  EXPECT_EQ(chat.tools_json, "[{\"z\": 1, \"a\": 2}]");
+}
+
+TEST_F(ProtoConvertTest, PromptLengthLeavesRoomForOneToken) {
+  GenerationRequest request;
+  request.max_tokens = 1;
+  request.prompt_token_ids.resize(99);
+  EXPECT_TRUE(CheckPromptLength(request, model_).ok());
+  request.prompt_token_ids.resize(100);
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckPromptLength(request, model_)));
+  request.max_tokens = 0;
+  EXPECT_TRUE(CheckPromptLength(request, model_).ok());
+  request.prompt_token_ids.clear();
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckPromptLength(request, model_)));
+}
+
+TEST_F(ProtoConvertTest, FinishedCarriesEverything) {
+  FinishedOutput output;
+  output.index = 2;
+  output.reason = FinishReason::kStopToken;
+  output.matched_token_id = 0;
+  output.prompt_tokens = 3;
+  output.completion_tokens = 4;
+  output.cached_tokens = 1;
+  output.seed = UINT64_MAX;
+  output.queue_time = absl::Milliseconds(1500);
+  output.decode_time = absl::Nanoseconds(-5);  // a clock's jitter is no negative time
+  const v1::Finished finished = ToProto(output, "id");
+  EXPECT_EQ(finished.index(), 2);
+  EXPECT_EQ(finished.reason(), v1::FINISH_REASON_STOP_TOKEN);
+  EXPECT_TRUE(finished.has_matched_token_id());
+  EXPECT_EQ(finished.matched_token_id(), 0);
+  EXPECT_EQ(finished.usage().prompt_tokens(), 3);
+  EXPECT_EQ(finished.usage().completion_tokens(), 4);
+  EXPECT_EQ(finished.usage().cached_tokens(), 1);
+  EXPECT_EQ(finished.seed(), UINT64_MAX);
+  EXPECT_EQ(finished.request_id(), "id");
+  EXPECT_EQ(finished.timings().queue().seconds(), 1);
+  EXPECT_EQ(finished.timings().queue().nanos(), 500'000'000);
+  EXPECT_EQ(finished.timings().decode().nanos(), 0);
+  EXPECT_FALSE(finished.has_offload());
+  output.matched_token_id = -1;
+  EXPECT_FALSE(ToProto(output, "id").has_matched_token_id());
+}
+
+TEST_F(ProtoConvertTest, ChunksJoin) {
+  v1::Chunk chunk;
+  OutputChunk piece;
+  piece.index = 1;
+  piece.text = "ab";
+  piece.token_ids = {97, 98};
+  piece.logprobs = {{.chosen = {.token_id = 0xE2, .logprob = -INFINITY, .rank = 3}, .top = {{}}}};
+  AppendTo(piece, tokenizer_, &chunk);
+  AppendTo(piece, tokenizer_, &chunk);
+  EXPECT_EQ(chunk.index(), 1);
+  EXPECT_EQ(chunk.text(), "abab");
+  EXPECT_THAT(chunk.token_ids(), ElementsAre(97, 98, 97, 98));
+  ASSERT_EQ(chunk.logprobs_size(), 2);
+  EXPECT_EQ(chunk.logprobs(1).chosen().token(), "\xE2");  // bytes, not text
+  EXPECT_EQ(chunk.logprobs(1).chosen().logprob(), -INFINITY);
+  EXPECT_EQ(chunk.logprobs(1).chosen().rank(), 3);
+  EXPECT_EQ(chunk.logprobs(1).top_size(), 1);
+}
+
+}  // namespace
+}  // namespace tokenbutler

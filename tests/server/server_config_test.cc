@@ -1,0 +1,181 @@
+#include "server/server_config.h"
+
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tokenbutler {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+absl::StatusOr<CommandLine> Parse(std::vector<const char*> flags) {
+  flags.insert(flags.begin(), "tokenbutler-server");
+  return ParseCommandLine(static_cast<int>(flags.size()), flags.data());
+}
+
+std::string Error(std::vector<const char*> flags) {
+  const auto parsed = Parse(std::move(flags));
+  return parsed.ok() ? "no error" : std::string(parsed.status().message());
+}
+
+TEST(ServerConfigTest, DefaultsAreWhatTheDocumentationSays) {
+  const auto parsed = Parse({"--model", "m.gguf"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  const ServerConfig& config = *parsed->config;
+  EXPECT_EQ(config.model_path, "m.gguf");
+  EXPECT_EQ(config.grpc.host, "127.0.0.1");
+  EXPECT_EQ(config.grpc.port, 50051);
+  EXPECT_EQ(config.grpc.max_receive_bytes, 64 << 20);
+  EXPECT_TRUE(config.grpc.reflection);
+  EXPECT_EQ(config.metrics_port, 9464);
+  EXPECT_FALSE(config.compute_dtype);
+  EXPECT_FALSE(config.kv_capacity_bytes);
+  EXPECT_EQ(config.slow_reader_timeout, absl::Seconds(30));
+  EXPECT_EQ(config.shutdown_grace, absl::Seconds(30));
+  EXPECT_EQ(config.stream_buffer_bytes, 16 << 20);
+  EXPECT_EQ(config.engine.max_queue_time, EngineConfig().max_queue_time);
+  EXPECT_EQ(config.engine.priority_step, EngineConfig().priority_step);
+  EXPECT_EQ(config.engine.max_num_seqs, EngineConfig().max_num_seqs);
+}
+
+TEST(ServerConfigTest, EveryFlagReachesItsField) {
+  const auto parsed = Parse({"--model",
+                             "m",
+                             "--served-model-name",
+                             "my-model",
+                             "--host",
+                             "0.0.0.0",
+                             "--port",
+                             "0",
+                             "--metrics-port",
+                             "1234",
+                             "--port-file",
+                             "p",
+                             "--metrics-port-file",
+                             "q",
+                             "--max-receive-mb",
+                             "8",
+                             "--reflection=false",
+                             "--slow-reader-timeout",
+                             "2s",
+                             "--stream-buffer",
+                             "1MiB",
+                             "--shutdown-grace",
+                             "500ms",
+                             "--max-model-len",
+                             "4096",
+                             "--rope-scaling",
+                             R"({"rope_type": "yarn", "factor": 4.0})",
+                             "--dtype",
+                             "float32",
+                             "--kv-capacity",
+                             "1.5GiB",
+                             "--block-size",
+                             "64",
+                             "--kv-prefault",
+                             "--max-num-seqs",
+                             "3",
+                             "--prefill-chunk-tokens",
+                             "100",
+                             "--max-waiting-requests",
+                             "5",
+                             "--max-waiting-tokens",
+                             "6000",
+                             "--max-queue-time",
+                             "1m",
+                             "--priority-step",
+                             "5s",
+                             "--max-overtakes",
+                             "7",
+                             "--threads",
+                             "2",
+                             "--tokenizer-threads",
+                             "4",
+                             "--max-preparing",
+                             "9",
+                             "--log-format",
+                             "json",
+                             "--log-level",
+                             "debug"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  const ServerConfig& config = *parsed->config;
+  EXPECT_EQ(config.served_model_name, "my-model");
+  EXPECT_EQ(config.grpc.host, "0.0.0.0");
+  EXPECT_EQ(config.grpc.port, 0);
+  EXPECT_EQ(config.metrics_port, 1234);
+  EXPECT_EQ(config.port_file, "p");
+  EXPECT_EQ(config.metrics_port_file, "q");
+  EXPECT_EQ(config.grpc.max_receive_bytes, 8 << 20);
+  EXPECT_FALSE(config.grpc.reflection);
+  EXPECT_EQ(config.slow_reader_timeout, absl::Seconds(2));
+  EXPECT_EQ(config.stream_buffer_bytes, 1 << 20);
+  EXPECT_EQ(config.shutdown_grace, absl::Milliseconds(500));
+  EXPECT_EQ(config.overrides.max_model_len, 4096);
+  EXPECT_EQ(config.overrides.rope_scaling, R"({"rope_type": "yarn", "factor": 4.0})");
+  EXPECT_EQ(config.compute_dtype, DType::kF32);
+  EXPECT_EQ(config.kv_capacity_bytes, int64_t{3} << 29);
+  EXPECT_EQ(config.block_size, 64);
+  EXPECT_TRUE(config.kv_prefault);
+  EXPECT_EQ(config.engine.max_num_seqs, 3);
+  EXPECT_EQ(config.engine.prefill_chunk_tokens, 100);
+  EXPECT_EQ(config.engine.max_waiting_requests, 5);
+  EXPECT_EQ(config.engine.max_waiting_tokens, 6000);
+  EXPECT_EQ(config.engine.max_queue_time, absl::Minutes(1));
+  EXPECT_EQ(config.engine.priority_step, absl::Seconds(5));
+  EXPECT_EQ(config.engine.max_overtakes, 7);
+  EXPECT_EQ(config.num_threads, 2);
+  EXPECT_EQ(config.preparer.num_threads, 4);
+  EXPECT_EQ(config.preparer.max_queued, 9);
+  EXPECT_EQ(config.log_format, LogFormat::kJson);
+  EXPECT_EQ(config.log_level, LogLevel::kDebug);
+  EXPECT_EQ(config.effective.at("--kv-capacity"), "1.5GiB");
+  EXPECT_EQ(config.effective.at("--reflection"), "false");
+  EXPECT_EQ(config.effective.size(), 30);
+}
+
+TEST(ServerConfigTest, HelpNamesEveryFlag) {
+  const auto help = Parse({"--help"});
+  ASSERT_TRUE(help.ok());
+  EXPECT_FALSE(help->config);
+  const auto parsed = Parse({"--model", "m"});
+  ASSERT_TRUE(parsed.ok());
+  for (const auto& [flag, value] : parsed->config->effective) {
+    EXPECT_THAT(help->text, HasSubstr(flag));
+  }
+  EXPECT_THAT(Parse({"--version"})->text, HasSubstr("tokenbutler-server 0."));
+}
+
+TEST(ServerConfigTest, ErrorsNameFlagValueAndBound) {
+  EXPECT_THAT(Error({}), HasSubstr("--model"));
+  EXPECT_THAT(Error({"--model", "m", "--port", "70000"}),
+              AllOf(HasSubstr("--port"), HasSubstr("70000"), HasSubstr("65535")));
+  EXPECT_THAT(Error({"--model", "m", "--port", "many"}),
+              AllOf(HasSubstr("--port"), HasSubstr("many")));
+  EXPECT_THAT(Error({"--model", "m", "--dtype", "fp8"}),
+              AllOf(HasSubstr("--dtype"), HasSubstr("fp8"), HasSubstr("bf16")));
+  EXPECT_THAT(Error({"--model", "m", "--kv-capacity", "lots"}),
+              AllOf(HasSubstr("--kv-capacity"), HasSubstr("lots"), HasSubstr("MiB")));
+  EXPECT_THAT(Error({"--model", "m", "--shutdown-grace", "-1s"}),
+              AllOf(HasSubstr("--shutdown-grace"), HasSubstr("-1s"), HasSubstr("24h")));
+  EXPECT_THAT(Error({"--model", "m", "--log-format", "xml"}),
+              AllOf(HasSubstr("--log-format"), HasSubstr("xml"), HasSubstr("json")));
+  EXPECT_THAT(Error({"--model", "m", "--max-num-seqs", "0"}),
+              AllOf(HasSubstr("--max-num-seqs"), HasSubstr("0")));
+  EXPECT_THAT(Error({"--model", "m", "--no-such-flag"}), HasSubstr("--no-such-flag"));
+}
+
+TEST(ParseBytesTest, UnitsAndFaults) {
+  EXPECT_EQ(*ParseBytes("4096"), 4096);
+  EXPECT_EQ(*ParseBytes("512MiB"), int64_t{512} << 20);
+  EXPECT_EQ(*ParseBytes("2GB"), 2'000'000'000);
+  EXPECT_EQ(*ParseBytes("1.5 GiB"), int64_t{3} << 29);
+  for (const char* bad : {"", "MiB", "-1", "0", "1XB", "nan", "inf", "1e30", "99999TiB0"}) {
+    EXPECT_FALSE(ParseBytes(bad).ok()) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace tokenbutler
