@@ -11,58 +11,76 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <exception>
 #include <limits>
+#include <mutex>
 #include <optional>
-#include <thread>
-#include <tuple>
+#include <type_traits>
 #include <utility>
+#include <vector>
+
+#include "engine/kernels/linear.h"
 
 namespace tokenbutler {
 namespace {
 
-constexpr int kRowsPerTask = 16;
+constexpr int kRowsPerTask = 16;            // of the small operations
+constexpr int kAttentionRowsPerTask = 128;  // short, so that little above the diagonal is computed
+constexpr int kMinColumnsPerTask = 64;      // of a product; fewer are slow, more than this do not
+constexpr int kMaxColumnsPerTask = 512;     // fit the second-level cache
+constexpr int kTasksPerThread = 4;
 
 float ToFloat(float x) { return x; }
 using tokenbutler::ToFloat;
 
-at::ScalarType ScalarTypeOf(DType dtype) {
-  return dtype == DType::kBF16 ? at::kBFloat16 : at::kFloat;
-}
+void Store(const float* from, int count, float* to) { std::copy_n(from, count, to); }
+void Store(const float* from, int count, BF16* to) { RoundToBf16(from, count, to); }
+
+template <typename T>
+constexpr at::ScalarType kScalarType = std::is_same_v<T, BF16> ? at::kBFloat16 : at::kFloat;
 
 // A tensor over memory of ours; `data` is only written through it if it is an output.
-at::Tensor Wrap(const void* data, DType dtype, at::IntArrayRef shape, at::IntArrayRef strides) {
-  return at::from_blob(const_cast<void*>(data), shape, strides,
-                       at::TensorOptions().dtype(ScalarTypeOf(dtype)));
+template <typename T>
+at::Tensor Wrap(const T* data, at::IntArrayRef shape, at::IntArrayRef strides) {
+  return at::from_blob(const_cast<T*>(data), shape, strides,
+                       at::TensorOptions().dtype(kScalarType<T>));
 }
 
-// Workspace that only grows: the memory of the largest chunk is kept, or glibc would return it to
-// the kernel after each chunk and page faults would dominate.
-std::byte* Reserve(at::Tensor& buffer, size_t bytes) {
-  if (!buffer.defined() || buffer.nbytes() < bytes) {
-    buffer = at::Tensor();  // before the new one is taken
-    buffer = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
+// LibTorch as each task uses it: on the thread that calls it, without autograd.
+class LibTorchScope {
+ public:
+  LibTorchScope() {
+    thread_local const bool is_alone = [] {
+      at::set_num_threads(1);
+      return true;
+    }();
+    (void)is_alone;
   }
-  return static_cast<std::byte*>(buffer.data_ptr());
-}
+
+ private:
+  c10::InferenceMode inference_;
+};
 
 // What attention over some tokens gives: the weighted values and the log-sum-exp of the logits.
 struct Attention {
-  at::Tensor out;  // [num_rows, num_heads, head_dim] compute, contiguous
-  at::Tensor lse;  // [num_heads, num_rows] float32, contiguous
+  at::Tensor out;  // [1, num_rows, num_heads, head_dim] compute, contiguous
+  at::Tensor lse;  // [1, num_heads, num_rows] float32, contiguous
 };
 
-// `query` [1, num_heads, num_rows, head_dim]; `key`, `value` [1, num_kv_heads, num_keys, head_dim];
+// `query` [1, num_heads, num_rows, head_dim]; `key`, `value` [1, 1, num_keys, head_dim];
 // `mask` [num_rows, num_keys], added to the logits; is_causal: row i sees the keys 0 ... i.
 Attention FlashAttention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                         bool is_causal, const std::optional<at::Tensor>& mask) {
+                         bool is_causal, const std::optional<at::Tensor>& mask = {}) {
   const auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
       query, key, value, /*dropout_p=*/0, is_causal, mask);
   return {out.transpose(1, 2).contiguous(), lse.contiguous()};
 }
 
-class AtenPrefillMath : public PrefillMath {
+// T: the compute dtype.
+template <typename T>
+class LibTorchPrefillMath : public PrefillMath {
  public:
-  AtenPrefillMath(ComputePool& pool, int num_threads) : pool_(pool), num_threads_(num_threads) {}
+  explicit LibTorchPrefillMath(ComputePool& pool) : pool_(pool) {}
 
   void Linear(const void* x, const TensorView& weight, const float* bias, float* y,
               int num_rows) override;
@@ -70,194 +88,231 @@ class AtenPrefillMath : public PrefillMath {
   void Attend(TokenRows& rows, int layer, int window) override;
 
  private:
-  // LibTorch keeps its number of threads per calling thread.
-  void AdoptThread();
-  // The queries in compute dtype. [1, num_heads, num_rows, head_dim]
-  at::Tensor Queries(const TokenRows& rows);
-  // Copies the keys and values of tokens [begin, end) of the cache into keys_ and values_.
-  void GatherCache(const TokenRows& rows, int layer, int begin, int end);
-  // Hides from each row what its window does not reach. [num_rows, end - begin] compute
-  const at::Tensor& WindowMask(const TokenRows& rows, int begin, int window);
-  // attended = the attention over past and own tokens together, from that over each.
-  void Merge(const Attention& past, const Attention& own, const TokenRows& rows);
+  // One KV head's query heads over a block of the chunk's rows.
+  struct AttentionTask {
+    int kv_head = 0;
+    int begin = 0, end = 0;  // rows
+  };
+
+  // Calls fn(task) on the pool; rethrows the first exception once all tasks are done.
+  template <typename Fn>
+  void RunTasks(int num_tasks, const Fn& fn);
+  // Copies the keys and values of tokens [first, end) of the cache into keys_ and values_.
+  void GatherCache(const TokenRows& rows, int layer, int first, int end);
+  void RoundQueries(const TokenRows& rows);
+  void AttendTask(const TokenRows& rows, const AttentionTask& task, int first, int window);
 
   ComputePool& pool_;
-  const int num_threads_;
-  std::thread::id adopted_by_;
-  at::Tensor product_;        // [num_rows, out_features] bf16: a product before it is widened
-  at::Tensor queries_;        // [num_rows, num_heads, head_dim] compute
-  at::Tensor keys_, values_;  // [num_kv_heads, end - begin, head_dim] compute
-  at::Tensor mask_;           // the last WindowMask, and what it was made for
-  std::tuple<int, int, int, int> mask_made_for_ = {-1, -1, -1, -1};
+  // Workspaces that only grow: the largest chunk's memory is kept.
+  std::vector<T> product_;        // [out_features, num_rows], in blocks of columns
+  std::vector<T> queries_;        // [num_kv_heads, num_rows, group_size, head_dim]
+  std::vector<T> keys_, values_;  // [num_kv_heads, end - first, head_dim]
 };
 
-void AtenPrefillMath::AdoptThread() {
-  if (adopted_by_ == std::this_thread::get_id()) return;
-  at::set_num_threads(num_threads_);
-  adopted_by_ = std::this_thread::get_id();
+template <typename T>
+T* Reserve(std::vector<T>& buffer, size_t size) {
+  if (buffer.size() < size) buffer.resize(size);
+  return buffer.data();
 }
 
-void AtenPrefillMath::ForRows(int num_rows, absl::FunctionRef<void(int, int)> fn) {
+template <typename T>
+template <typename Fn>
+void LibTorchPrefillMath<T>::RunTasks(int num_tasks, const Fn& fn) {
+  std::exception_ptr error;
+  std::once_flag is_first;
+  pool_.ParallelFor(num_tasks, [&](int task) {
+    try {
+      const LibTorchScope scope;
+      fn(task);
+    } catch (...) {
+      std::call_once(is_first, [&] { error = std::current_exception(); });
+    }
+  });
+  if (error) std::rethrow_exception(error);
+}
+
+template <typename T>
+void LibTorchPrefillMath<T>::ForRows(int num_rows, absl::FunctionRef<void(int, int)> fn) {
   pool_.ParallelFor((num_rows + kRowsPerTask - 1) / kRowsPerTask, [&](int task) {
     fn(task * kRowsPerTask, std::min(num_rows, (task + 1) * kRowsPerTask));
   });
 }
 
-void AtenPrefillMath::Linear(const void* x, const TensorView& weight, const float* bias, float* y,
-                             int num_rows) {
-  const c10::InferenceMode inference;
-  AdoptThread();
-  const int64_t in = weight.shape[1], out = weight.shape[0];
-  const bool widen = weight.dtype != DType::kF32;
-  void* product = y;
-  if (widen) {
-    product = Reserve(product_, static_cast<size_t>(num_rows) * out * DTypeBytes(weight.dtype));
-  }
-  at::Tensor result = Wrap(product, weight.dtype, {num_rows, out}, {out, 1});
-  at::mm_out(result, Wrap(x, weight.dtype, {num_rows, in}, {in, 1}),
-             Wrap(weight.data, weight.dtype, {in, out}, {1, in}));
-  if (!widen && bias == nullptr) return;
-
-  ForRows(num_rows, [&](int begin, int end) {
-    for (int row = begin; row < end; ++row) {
-      float* to = y + row * out;
-      if (widen) {
-        const BF16* from = static_cast<const BF16*>(product) + row * out;
-        for (int64_t i = 0; i < out; ++i) to[i] = ToFloat(from[i]);
-      }
-      if (bias != nullptr) {
-        for (int64_t i = 0; i < out; ++i) to[i] += bias[i];
-      }
+template <typename T>
+void LibTorchPrefillMath<T>::Linear(const void* x, const TensorView& weight, const float* bias,
+                                    float* y, int num_rows) {
+  const int in = static_cast<int>(weight.shape[1]), out = static_cast<int>(weight.shape[0]);
+  const int share = (out / (kTasksPerThread * pool_.num_threads()) + 31) / 32 * 32;
+  const int columns_per_task = std::clamp(share, kMinColumnsPerTask, kMaxColumnsPerTask);
+  T* products = Reserve(product_, static_cast<size_t>(num_rows) * out);
+  RunTasks((out + columns_per_task - 1) / columns_per_task, [&](int task) {
+    const int begin = task * columns_per_task;
+    const int columns = std::min(columns_per_task, out - begin);
+    const T* weights = weight.as<T>() + static_cast<size_t>(begin) * in;
+    const T* product = products + static_cast<size_t>(begin) * num_rows;
+    at::Tensor result = Wrap(product, {num_rows, columns}, {columns, 1});
+    at::mm_out(result, Wrap(static_cast<const T*>(x), {num_rows, in}, {in, 1}),
+               Wrap(weights, {in, columns}, {1, in}));
+    for (int row = 0; row < num_rows; ++row, product += columns) {
+      float* to = y + static_cast<size_t>(row) * out + begin;
+      for (int i = 0; i < columns; ++i) to[i] = ToFloat(product[i]);
+      if (bias == nullptr) continue;
+      for (int i = 0; i < columns; ++i) to[i] += bias[begin + i];
     }
   });
 }
 
-at::Tensor AtenPrefillMath::Queries(const TokenRows& rows) {
+template <typename T>
+void LibTorchPrefillMath<T>::RoundQueries(const TokenRows& rows) {
   const ModelConfig& config = rows.config();
-  const int size = rows.attended_size();
-  std::byte* queries = Reserve(
-      queries_, static_cast<size_t>(rows.num_rows()) * size * DTypeBytes(rows.compute_dtype()));
+  const int size = config.group_size() * config.head_dim;  // of one KV head and row
+  const size_t num_rows = rows.num_rows();
+  T* queries = Reserve(queries_, num_rows * rows.attended_size());
   ForRows(rows.num_rows(), [&](int begin, int end) {
     for (int row = begin; row < end; ++row) {
       const float* query = rows.activations().qkv + static_cast<size_t>(row) * rows.qkv_size();
-      std::copy_n(query, size, rows.Unrounded(queries, row, size));
+      for (int head = 0; head < config.num_kv_heads; ++head) {
+        Store(query + head * size, size, queries + (head * num_rows + row) * size);
+      }
     }
-    rows.Round(queries, begin, end, size);
   });
-  return Wrap(queries, rows.compute_dtype(),
-              {1, config.num_heads, rows.num_rows(), config.head_dim},
-              {0, config.head_dim, size, 1});
 }
 
-void AtenPrefillMath::GatherCache(const TokenRows& rows, int layer, int begin, int end) {
+template <typename T>
+void LibTorchPrefillMath<T>::GatherCache(const TokenRows& rows, int layer, int first, int end) {
   const KvLayout& layout = rows.kv_store().layout();
   const std::vector<std::byte*>& blocks = rows.sequences()[0].blocks;
-  const size_t row_bytes = layout.row_bytes();
-  const size_t head_bytes = (end - begin) * row_bytes;
-  std::byte* keys = Reserve(keys_, layout.num_kv_heads * head_bytes);
-  std::byte* values = Reserve(values_, layout.num_kv_heads * head_bytes);
-  const int first_block = begin / layout.block_size;
+  const size_t head_size = static_cast<size_t>(end - first) * layout.head_dim;
+  T* keys = Reserve(keys_, layout.num_kv_heads * head_size);
+  T* values = Reserve(values_, layout.num_kv_heads * head_size);
+  const int first_block = first / layout.block_size;
   pool_.ParallelFor(layout.blocks_for(end) - first_block, [&](int task) {
     const int block_begin = (first_block + task) * layout.block_size;
-    const int token = std::max(begin, block_begin);
+    const int token = std::max(first, block_begin);
     const int num_tokens = std::min(end, block_begin + layout.block_size) - token;
-    const std::byte* from = blocks[first_block + task] + (token - block_begin) * row_bytes;
+    const size_t num_bytes = num_tokens * layout.row_bytes();
+    const std::byte* from = blocks[first_block + task] + (token - block_begin) * layout.row_bytes();
     for (int head = 0; head < layout.num_kv_heads; ++head) {
-      const size_t to = head * head_bytes + (token - begin) * row_bytes;
-      std::memcpy(keys + to, from + layout.key_offset(layer, head), num_tokens * row_bytes);
-      std::memcpy(values + to, from + layout.value_offset(layer, head), num_tokens * row_bytes);
+      const size_t to = head * head_size + static_cast<size_t>(token - first) * layout.head_dim;
+      std::memcpy(keys + to, from + layout.key_offset(layer, head), num_bytes);
+      std::memcpy(values + to, from + layout.value_offset(layer, head), num_bytes);
     }
   });
 }
 
-const at::Tensor& AtenPrefillMath::WindowMask(const TokenRows& rows, int begin, int window) {
-  const TokenRows::Sequence& sequence = rows.sequences()[0];
-  const std::tuple made_for(begin, sequence.start_position, sequence.num_rows, window);
-  if (mask_made_for_ == made_for) return mask_;  // made by the layer before
-  const int num_keys = sequence.context_len() - begin;
-  at::Tensor mask = at::empty({sequence.num_rows, num_keys}, at::kFloat);
-  float* value = mask.data_ptr<float>();
-  for (int row = 0; row < sequence.num_rows; ++row) {
-    const int position = sequence.start_position + row;
-    for (int token = begin; token < begin + num_keys; ++token) {
-      const bool is_seen = token <= position && token > position - window;
-      *value++ = is_seen ? 0.0f : -std::numeric_limits<float>::infinity();
-    }
+// Hides from row i, at `position` + i, the tokens after it and those its window does not reach.
+// [num_rows, num_keys], the first key is that of token `first`.
+template <typename T>
+at::Tensor WindowMask(int position, int num_rows, int first, int num_keys, int window) {
+  at::Tensor mask = at::empty({num_rows, num_keys}, kScalarType<T>);
+  T hidden, seen{};
+  const float minus_infinity = -std::numeric_limits<float>::infinity();
+  Store(&minus_infinity, 1, &hidden);
+  T* row = static_cast<T*>(mask.data_ptr());
+  for (int i = 0; i < num_rows; ++i, row += num_keys) {
+    const int end = position + i + 1 - first;
+    std::fill_n(row, num_keys, hidden);
+    std::fill(row + std::max(0, end - window), row + end, seen);
   }
-  mask_ = mask.to(ScalarTypeOf(rows.compute_dtype()));
-  mask_made_for_ = made_for;
-  return mask_;
+  return mask;
 }
 
-void AtenPrefillMath::Merge(const Attention& past, const Attention& own, const TokenRows& rows) {
-  const int num_rows = rows.num_rows(), num_heads = rows.config().num_heads;
-  const int head_dim = rows.config().head_dim, size = rows.attended_size();
-  void* attended = rows.activations().attended;
-  const auto merge_row = [&](const auto* past_row, const auto* own_row, int row, float* out) {
-    for (int head = 0; head < num_heads; ++head) {
-      const float past_lse = past.lse.data_ptr<float>()[head * num_rows + row];
-      const float own_lse = own.lse.data_ptr<float>()[head * num_rows + row];
-      const float past_share = 1.0f / (1.0f + std::exp(own_lse - past_lse));
-      for (int i = head * head_dim; i < (head + 1) * head_dim; ++i) {
-        out[i] = past_share * ToFloat(past_row[i]) + (1.0f - past_share) * ToFloat(own_row[i]);
+// Writes the attention over a block's own keys and, where there is one, over those before it,
+// weighted by their shares of the softmax's sum. The rows of `past` are those of `own` times the
+// heads. `attended`: the first row's heads; rows are `stride` elements apart.
+template <typename T>
+void MergeParts(const Attention& own, const Attention* past, int stride, T* attended) {
+  const int64_t num_rows = own.out.size(1), group = own.out.size(2), d = own.out.size(3);
+  const T* own_row = static_cast<const T*>(own.out.data_ptr());
+  const T* past_row = past == nullptr ? own_row : static_cast<const T*>(past->out.data_ptr());
+  const float* own_lse = own.lse.data_ptr<float>();
+  const float* past_lse = past == nullptr ? own_lse : past->lse.data_ptr<float>();
+  std::vector<float> merged(group * d);
+  for (int64_t row = 0; row < num_rows; ++row) {
+    for (int64_t head = 0; head < group; ++head) {
+      const float difference = own_lse[head * num_rows + row] - past_lse[row * group + head];
+      const float share = past == nullptr ? 0.0f : 1.0f / (1.0f + std::exp(difference));
+      for (int64_t i = head * d; i < (head + 1) * d; ++i) {
+        merged[i] = share * ToFloat(past_row[i]) + (1.0f - share) * ToFloat(own_row[i]);
       }
     }
+    Store(merged.data(), static_cast<int>(group * d), attended);
+    own_row += group * d;
+    past_row += group * d;
+    attended += stride;
+  }
+}
+
+template <typename T>
+void LibTorchPrefillMath<T>::AttendTask(const TokenRows& rows, const AttentionTask& task, int first,
+                                        int window) {
+  const TokenRows::Sequence& sequence = rows.sequences()[0];
+  const int64_t group = rows.config().group_size(), d = rows.config().head_dim;
+  const int64_t num_rows = task.end - task.begin;
+  const int64_t cached_tokens = sequence.context_len() - first;
+  const int position = sequence.start_position + task.begin;
+  // The keys before the block's first row that any row of it sees, and the block's own.
+  const int past_first = window > 0 ? std::max(first, position + 1 - window) : first;
+  const int num_past = position - past_first;
+
+  const T* query = queries_.data() + (task.kv_head * rows.num_rows() + task.begin) * group * d;
+  const at::Tensor by_head = Wrap(query, {1, group, num_rows, d}, {0, d, group * d, 1});
+  const auto cached = [&](const std::vector<T>& buffer, int64_t token, int64_t count) {
+    return Wrap(buffer.data() + (task.kv_head * cached_tokens + token - first) * d,
+                {1, 1, count, d}, {0, 0, d, 1});
   };
-  ForRows(num_rows, [&](int begin, int end) {
-    for (int row = begin; row < end; ++row) {
-      const size_t at = static_cast<size_t>(row) * size;
-      float* out = rows.Unrounded(attended, row, size);
-      if (rows.compute_dtype() == DType::kF32) {
-        merge_row(static_cast<const float*>(past.out.data_ptr()) + at,
-                  static_cast<const float*>(own.out.data_ptr()) + at, row, out);
-      } else {
-        merge_row(static_cast<const BF16*>(past.out.data_ptr()) + at,
-                  static_cast<const BF16*>(own.out.data_ptr()) + at, row, out);
-      }
-    }
-    rows.Round(attended, begin, end, size);
+
+  Attention own, past;
+  const bool is_windowed = window > 0 && position + num_rows > window;
+  if (is_windowed) {
+    const int num_keys = num_past + static_cast<int>(num_rows);
+    own = FlashAttention(
+        by_head, cached(keys_, past_first, num_keys), cached(values_, past_first, num_keys),
+        /*is_causal=*/false,
+        WindowMask<T>(position, static_cast<int>(num_rows), past_first, num_keys, window));
+  } else {
+    own = FlashAttention(by_head, cached(keys_, position, num_rows),
+                         cached(values_, position, num_rows), /*is_causal=*/true);
+  }
+  const bool has_past = !is_windowed && num_past > 0;
+  if (has_past) {
+    // All see all of it, so the group's heads are rows of one head: [num_rows * group, head_dim].
+    const at::Tensor flat = Wrap(query, {1, 1, num_rows * group, d}, {0, 0, d, 1});
+    past = FlashAttention(flat, cached(keys_, past_first, num_past),
+                          cached(values_, past_first, num_past), /*is_causal=*/false);
+  }
+
+  T* attended = static_cast<T*>(rows.activations().attended) +
+                static_cast<size_t>(task.begin) * rows.attended_size() + task.kv_head * group * d;
+  MergeParts(own, has_past ? &past : nullptr, rows.attended_size(), attended);
+}
+
+template <typename T>
+void LibTorchPrefillMath<T>::Attend(TokenRows& rows, int layer, int window) {
+  const TokenRows::Sequence& sequence = rows.sequences()[0];
+  // The first token that any row sees; rows of the chunk append their own before this.
+  const int first = window > 0 ? std::max(0, sequence.start_position + 1 - window) : 0;
+  GatherCache(rows, layer, first, sequence.context_len());
+  RoundQueries(rows);
+
+  // Later blocks attend to more: they go first, so that no thread is left with a long one.
+  const int num_blocks = (rows.num_rows() + kAttentionRowsPerTask - 1) / kAttentionRowsPerTask;
+  const int num_kv_heads = rows.config().num_kv_heads;
+  RunTasks(num_blocks * num_kv_heads, [&](int index) {
+    const int begin = (num_blocks - 1 - index / num_kv_heads) * kAttentionRowsPerTask;
+    AttendTask(rows,
+               {.kv_head = index % num_kv_heads,
+                .begin = begin,
+                .end = std::min(rows.num_rows(), begin + kAttentionRowsPerTask)},
+               first, window);
   });
-}
-
-void AtenPrefillMath::Attend(TokenRows& rows, int layer, int window) {
-  const c10::InferenceMode inference;
-  AdoptThread();
-  const TokenRows::Sequence& sequence = rows.sequences()[0];
-  const int start = sequence.start_position, end = sequence.context_len();
-  const bool is_windowed = window > 0 && end > window;
-  // The window of the chunk's first row reaches back to here, those of later rows less far.
-  const int begin = is_windowed ? std::max(0, start + 1 - window) : 0;
-  GatherCache(rows, layer, begin, end);
-
-  const at::Tensor queries = Queries(rows);
-  const int64_t num_keys = end - begin, head_dim = rows.config().head_dim;
-  const auto cached = [&](const at::Tensor& buffer, int64_t first, int64_t count) {
-    const std::byte* data = static_cast<const std::byte*>(buffer.data_ptr());
-    return Wrap(data + first * head_dim * DTypeBytes(rows.compute_dtype()), rows.compute_dtype(),
-                {1, rows.config().num_kv_heads, count, head_dim},
-                {0, num_keys * head_dim, head_dim, 1});
-  };
-  const auto attend = [&](int64_t first, int64_t count, bool is_causal,
-                          const std::optional<at::Tensor>& mask) {
-    return FlashAttention(queries, cached(keys_, first, count), cached(values_, first, count),
-                          is_causal, mask);
-  };
-
-  if (!is_windowed && start > 0) {
-    // Causality is aligned with the first key, so the chunk's own square is a call of its own.
-    Merge(attend(0, start, /*is_causal=*/false, {}),
-          attend(start, end - start, /*is_causal=*/true, {}), rows);
-    return;
-  }
-  const Attention all = is_windowed ? attend(0, num_keys, false, WindowMask(rows, begin, window))
-                                    : attend(0, num_keys, /*is_causal=*/true, {});
-  std::memcpy(rows.activations().attended, all.out.data_ptr(), all.out.nbytes());
 }
 
 }  // namespace
 
-std::unique_ptr<PrefillMath> PrefillMath::Create(ComputePool& pool, int num_threads) {
-  return std::make_unique<AtenPrefillMath>(pool, num_threads);
+std::unique_ptr<PrefillMath> PrefillMath::Create(DType compute_dtype, ComputePool& pool) {
+  if (compute_dtype == DType::kBF16) return std::make_unique<LibTorchPrefillMath<BF16>>(pool);
+  return std::make_unique<LibTorchPrefillMath<float>>(pool);
 }
 
 }  // namespace tokenbutler

@@ -41,10 +41,6 @@ absl::Status StepRunnerOptions::Validate() const {
     return InvalidArgumentError("prefill_chunk_tokens is {}, must be at least 1",
                                 prefill_chunk_tokens);
   }
-  if (num_prefill_threads < 0) {
-    return InvalidArgumentError("num_prefill_threads is {}, must be at least 0",
-                                num_prefill_threads);
-  }
   return absl::OkStatus();
 }
 
@@ -80,8 +76,7 @@ absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::Create(ModelConfig confi
   RETURN_IF_ERROR(
       runner->rows_->Reset(std::max(options.max_num_seqs, options.prefill_chunk_tokens)));
   RETURN_IF_ERROR(runner->decode_math_.Reserve(options.max_num_seqs, model));
-  runner->prefill_math_ = PrefillMath::Create(
-      *pool, options.num_prefill_threads > 0 ? options.num_prefill_threads : pool->num_threads());
+  runner->prefill_math_ = PrefillMath::Create(compute_dtype, *pool);
   return runner;
 }
 
@@ -113,6 +108,7 @@ absl::Status StepRunner::Run(const StepPlan& plan) {
   for (const StepItem& chunk : plan.prefill_chunks) RETURN_IF_ERROR(CheckItem(chunk));
   RETURN_IF_ERROR(decode_logits_.Lay(plan.decode, vocab_size()));
   RETURN_IF_ERROR(prefill_logits_.Lay(plan.prefill_chunks, vocab_size()));
+  const ComputePool::StepScope in_step(pool_);
   try {
     if (!plan.decode.empty()) RETURN_IF_ERROR(RunDecode(plan.decode));
     for (size_t c = 0; c < plan.prefill_chunks.size(); ++c) {
@@ -129,7 +125,6 @@ absl::Status StepRunner::Run(const StepPlan& plan) {
 }
 
 absl::Status StepRunner::RunDecode(absl::Span<const StepItem> items) {
-  const ComputePool::StepScope in_step(pool_);
   const int num_rows = static_cast<int>(items.size());
   RETURN_IF_ERROR(rows_->Reset(num_rows));
   RETURN_IF_ERROR(decode_math_.Reserve(num_rows, config_));

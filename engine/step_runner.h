@@ -22,8 +22,6 @@ struct StepRunnerOptions {
   // as EngineConfig has them. Larger steps work; their first one allocates.
   int max_num_seqs = 64;
   int prefill_chunk_tokens = 512;
-  // Threads of LibTorch's team, which works in prefill only. 0: as many as the compute pool has.
-  int num_prefill_threads = 0;
 
   absl::Status Validate() const;
 };
