@@ -109,7 +109,7 @@ void ComputePool::WorkerLoop() {
     if (stop_.load()) return;
     RunTasks();
     const auto published = [&] { return generation_.load(std::memory_order_acquire) != seen; };
-    if (in_step_.load(std::memory_order_relaxed) && SpinUntil(published)) continue;
+    if (num_steps_.load(std::memory_order_relaxed) > 0 && SpinUntil(published)) continue;
     num_sleeping_.fetch_add(1);
     FutexWait(&generation_, seen);
     num_sleeping_.fetch_sub(1);

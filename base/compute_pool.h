@@ -40,13 +40,13 @@ class ComputePool {
   }
 
   // While one of these lives, workers wait for the next ParallelFor by spinning for a bounded time
-  // before they sleep. Engine thread, around one step.
+  // before they sleep. For the thread that calls ParallelFor, around one step or a few; may nest.
   class StepScope {
    public:
     explicit StepScope(ComputePool& pool) : pool_(pool) {
-      pool_.in_step_.store(true, std::memory_order_relaxed);
+      pool_.num_steps_.fetch_add(1, std::memory_order_relaxed);
     }
-    ~StepScope() { pool_.in_step_.store(false, std::memory_order_relaxed); }
+    ~StepScope() { pool_.num_steps_.fetch_sub(1, std::memory_order_relaxed); }
     StepScope(const StepScope&) = delete;
     StepScope& operator=(const StepScope&) = delete;
 
@@ -74,7 +74,7 @@ class ComputePool {
   // Counts published jobs; what workers sleep on.
   alignas(64) std::atomic<uint32_t> generation_{0};
   std::atomic<uint32_t> num_sleeping_{0};
-  std::atomic<bool> in_step_{false};
+  std::atomic<int> num_steps_{0};  // live StepScopes
   std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;
 };
