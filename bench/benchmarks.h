@@ -38,4 +38,16 @@ struct AttentionOptions {
 };
 absl::StatusOr<Report> RunAttention(const AttentionOptions& options, ComputePool& pool);
 
+// Prefill and decode of one sequence of a real model, through the runner the server uses.
+struct ModelOptions {
+  std::string model;  // a .gguf file or a Hugging Face folder
+  std::string dtype;  // "bfloat16", "float32", or empty: what the server would choose
+  std::vector<int> depths = {0, 4096, 8192};
+  int prefill_tokens = 512;  // prompt at depth 0, whose speed is measured there
+  int prefill_chunk_tokens = 512;
+  int decode_tokens = 32;
+  int repeats = 3;
+};
+absl::StatusOr<Report> RunModel(const ModelOptions& options, ComputePool& pool);
+
 }  // namespace tokenbutler

@@ -67,6 +67,26 @@ void AddAttention(CLI::App& app, Benchmark* chosen) {
       [=] { *chosen = [=](ComputePool& pool) { return RunAttention(*options, pool); }; });
 }
 
+void AddModel(CLI::App& app, Benchmark* chosen) {
+  CLI::App* command = app.add_subcommand(
+      "model", "Prefill and decode of a model, beside the time to read its weights once");
+  auto options = std::make_shared<ModelOptions>();
+  command->add_option("model", options->model, "A .gguf file or a Hugging Face folder")->required();
+  command->add_option("--dtype", options->dtype, "Compute dtype; default: the server's choice")
+      ->check(CLI::IsMember({"bfloat16", "float32"}));
+  command->add_option("--depths", options->depths, "Cached tokens at which decoding is measured")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  const auto size = [&](const char* flag, int* value, const char* help) {
+    command->add_option(flag, *value, help)->capture_default_str()->check(CLI::PositiveNumber);
+  };
+  size("--prefill-tokens", &options->prefill_tokens, "Prompt length at depth 0");
+  size("--prefill-chunk-tokens", &options->prefill_chunk_tokens, "Tokens per prefill step");
+  size("--decode-tokens", &options->decode_tokens, "Tokens decoded per depth and repeat");
+  size("--repeats", &options->repeats, "Times everything is measured; medians are reported");
+  command->callback([=] { *chosen = [=](ComputePool& pool) { return RunModel(*options, pool); }; });
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("Measures TokenButler's kernels and models on this machine.", "tokenbutler-bench");
   app.require_subcommand(1);
@@ -83,6 +103,7 @@ int Main(int argc, char** argv) {
   AddBandwidth(app, &benchmark);
   AddLinear(app, &benchmark);
   AddAttention(app, &benchmark);
+  AddModel(app, &benchmark);
   CLI11_PARSE(app, argc, argv);
 
   for (const CpuTarget t : {CpuTarget::kPortable, CpuTarget::kAvx2, CpuTarget::kAvx512}) {
