@@ -1,14 +1,14 @@
 #include "engine/tokenizer/bpe_merge.h"
 
 #include <algorithm>
-#include <tuple>
 
 namespace tokenbutler {
 
 void BpeMerger::Push(int32_t left, int32_t right) {
   const MergeTable::Merge* merge = table_->Find(symbols_[left].id, symbols_[right].id);
   if (merge == nullptr) return;
-  heap_.push_back({.rank = merge->rank, .position = left, .merged_id = merge->merged_id});
+  const uint64_t order = static_cast<uint64_t>(merge->rank) << 32 | static_cast<uint32_t>(left);
+  heap_.push_back({.order = order, .merged_id = merge->merged_id});
 }
 
 void BpeMerger::Merge(absl::Span<const int32_t> symbols, std::vector<int32_t>* ids) {
@@ -19,9 +19,7 @@ void BpeMerger::Merge(absl::Span<const int32_t> symbols, std::vector<int32_t>* i
     return;
   }
   // The heap's front is the lowest rank, and the leftmost position among equals.
-  const auto after = [](const Candidate& a, const Candidate& b) {
-    return std::tie(a.rank, a.position) > std::tie(b.rank, b.position);
-  };
+  const auto after = [](const Candidate& a, const Candidate& b) { return a.order > b.order; };
   symbols_.clear();
   heap_.clear();
   for (int32_t i = 0; i < n; ++i) {
@@ -39,7 +37,8 @@ void BpeMerger::Merge(absl::Span<const int32_t> symbols, std::vector<int32_t>* i
     const Candidate top = heap_.front();
     std::pop_heap(heap_.begin(), heap_.end(), after);
     heap_.pop_back();
-    Symbol& left = symbols_[top.position];
+    const int32_t left_index = top.position();
+    Symbol& left = symbols_[left_index];
     if (left.id < 0 || left.next < 0) continue;
     const int32_t right_index = left.next;
     Symbol& right = symbols_[right_index];
@@ -51,10 +50,10 @@ void BpeMerger::Merge(absl::Span<const int32_t> symbols, std::vector<int32_t>* i
     left.next = right.next;
     right.id = -1;
     if (left.next >= 0) {
-      symbols_[left.next].previous = top.position;
+      symbols_[left.next].previous = left_index;
     }
-    if (left.previous >= 0) push_candidate(left.previous, top.position);
-    if (left.next >= 0) push_candidate(top.position, left.next);
+    if (left.previous >= 0) push_candidate(left.previous, left_index);
+    if (left.next >= 0) push_candidate(left_index, left.next);
   }
   for (int32_t i = 0; i >= 0; i = symbols_[i].next) ids->push_back(symbols_[i].id);
 }

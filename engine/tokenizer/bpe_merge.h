@@ -60,9 +60,10 @@ class BpeMerger {
     int32_t next;
   };
   struct Candidate {
-    int32_t rank;
-    int32_t position;  // index of the left symbol
+    uint64_t order;  // rank << 32 | index of the left symbol
     int32_t merged_id;
+
+    int32_t position() const { return static_cast<int32_t>(order & 0xFFFFFFFF); }
   };
 
   void Push(int32_t left, int32_t right);
