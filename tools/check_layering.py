@@ -33,7 +33,7 @@ EXTRA_PROJECT_INCLUDES = {
 # Headers of others, and the only places that may include them (prefixes of paths).
 LIBRARIES = {
     "gRPC and protobuf": {
-        "headers": r"grpcpp/|grpc/|google/(protobuf|rpc)/|proto/.*\.pb\.h$|.*\.grpc\.pb\.h$",
+        "headers": r"grpcpp/|grpc/|google/(protobuf|rpc)/|.*\.pb\.h$",
         "allowed_in": ["server/", "tools/", "bench/", "tests/"],
     },
     "LibTorch": {

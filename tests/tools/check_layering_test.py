@@ -59,7 +59,7 @@ class CheckLayeringTest(unittest.TestCase):
 
     def test_libraries_stay_in_their_rooms(self):
         self.expect("engine/x.cc", "#include <grpcpp/grpcpp.h>\n", "gRPC and protobuf may only")
-        self.expect("engine/x.cc", '#include "proto/tokenbutler/v1/inference.pb.h"\n', "gRPC and protobuf may only")
+        self.expect("engine/x.cc", '#include "tokenbutler/v1/inference.pb.h"\n', "gRPC and protobuf may only")
         self.expect("engine/kernels/x.cc", "#include <ATen/core/Tensor.h>\n", "LibTorch may only")
         self.expect("engine/transformer.cc", "#include <ATen/core/Tensor.h>\n", "LibTorch may only")
         self.expect("offload/x.cc", "#include <torch/torch.h>\n", "LibTorch may only")
