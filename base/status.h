@@ -71,7 +71,7 @@ absl::Status InternalError(fmt::format_string<Args...> format, Args&&... args) {
   return MakeStatus(absl::StatusCode::kInternal, format, fmt::make_format_args(args...));
 }
 
-// The same error with `prefix: ` before its message.
+// The same error, details included, with `prefix: ` before its message.
 absl::Status Annotate(const absl::Status& status, std::string_view prefix);
 
 }  // namespace tokenbutler

@@ -1,0 +1,91 @@
+#include "tools/cli/client.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "fmt/format.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+
+namespace tokenbutler {
+namespace {
+
+constexpr int kMaxMessageBytes = 256 << 20;  // log-probabilities of a long prompt are large
+
+std::shared_ptr<grpc::Channel> Connect(const std::string& server) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetMaxSendMessageSize(kMaxMessageBytes);
+  return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace
+
+int Generation::num_tokens() const {
+  int total = 0;
+  for (const v1::Finished& one : finished) total += one.usage().completion_tokens();
+  return total;
+}
+
+double Generation::tokens_per_second() const {
+  const double seconds = absl::ToDoubleSeconds(total - first_text);
+  const int after_first = num_tokens() - static_cast<int>(finished.size());
+  return after_first > 0 && seconds > 0 ? after_first / seconds : 0;
+}
+
+std::string Generation::Speed() const {
+  std::string words = fmt::format("{} tokens", num_tokens());
+  if (num_tokens() > 0) {
+    words += fmt::format(", the first after {:.2f} s", absl::ToDoubleSeconds(first_text));
+  }
+  if (tokens_per_second() > 0) words += fmt::format(", {:.1f} tokens/s", tokens_per_second());
+  return words;
+}
+
+Client::Client(std::string server, absl::Duration timeout, Interrupt* interrupt)
+    : server_(std::move(server)),
+      timeout_(timeout),
+      interrupt_(interrupt),
+      channel_(Connect(server_)),
+      stub_(v1::InferenceService::NewStub(channel_)),
+      health_(grpc::health::v1::Health::NewStub(channel_)) {}
+
+void Client::SetDeadline(grpc::ClientContext* context) const {
+  if (timeout_ == absl::InfiniteDuration()) return;
+  context->set_deadline(std::chrono::system_clock::now() + absl::ToChronoMicroseconds(timeout_));
+}
+
+grpc::Status Client::Call(const std::function<grpc::Status(grpc::ClientContext*)>& method) {
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  Interrupt::Cancels cancels(interrupt_, &context);
+  return method(&context);
+}
+
+Generation Client::Generate(const v1::GenerateRequest& request,
+                            const std::function<void(const v1::GenerateResponse&)>& on_message) {
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  Interrupt::Cancels cancels(interrupt_, &context);
+  Generation generation;
+  const absl::Time start = absl::Now();
+  const auto reader = stub_->Generate(&context, request);
+  v1::GenerateResponse message;
+  bool has_text = false;
+  while (reader->Read(&message)) {
+    if (message.has_chunk() && !std::exchange(has_text, true)) {
+      generation.first_text = absl::Now() - start;
+    }
+    if (message.has_chunk() && message.chunk().index() == 0) {
+      generation.text += message.chunk().text();
+    }
+    if (message.has_finished()) generation.finished.push_back(message.finished());
+    on_message(message);
+  }
+  generation.status = reader->Finish();
+  generation.total = absl::Now() - start;
+  return generation;
+}
+
+}  // namespace tokenbutler
