@@ -15,7 +15,7 @@ namespace tokenbutler {
 // One thread at a time may call ParallelFor (the engine thread); tasks must not call it again.
 // Nothing is allocated per call. Idle workers sleep on a futex; inside a StepScope they first spin
 // for a bounded time, because a step is hundreds of short parallel sections
-// (docs/adr/0010-compute-pool-spin.md).
+// (docs/adr/0005-compute-pool.md).
 class ComputePool {
  public:
   // `num_threads` >= 1 counts the caller. Starts num_threads - 1 workers.

@@ -38,6 +38,13 @@ struct AttentionOptions {
 };
 absl::StatusOr<Report> RunAttention(const AttentionOptions& options, ComputePool& pool);
 
+// The linear layers of a decode step of SmolLM2-135M, with workers that sleep between them and with
+// workers that spin for a bounded time (ComputePool::StepScope).
+struct PoolOptions {
+  int repeats = 100;
+};
+absl::StatusOr<Report> RunPool(const PoolOptions& options, ComputePool& pool);
+
 // Prefill and decode of one sequence of a real model, through the runner the server uses.
 struct ModelOptions {
   std::string model;  // a .gguf file or a Hugging Face folder

@@ -67,6 +67,16 @@ void AddAttention(CLI::App& app, Benchmark* chosen) {
       [=] { *chosen = [=](ComputePool& pool) { return RunAttention(*options, pool); }; });
 }
 
+void AddPool(CLI::App& app, Benchmark* chosen) {
+  CLI::App* command = app.add_subcommand(
+      "pool", "A step's short parallel sections with workers that sleep or spin between them");
+  auto options = std::make_shared<PoolOptions>();
+  command->add_option("--repeats", options->repeats, "Steps of each kind, taking turns")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->callback([=] { *chosen = [=](ComputePool& pool) { return RunPool(*options, pool); }; });
+}
+
 void AddModel(CLI::App& app, Benchmark* chosen) {
   CLI::App* command = app.add_subcommand(
       "model", "Prefill and decode of a model, beside the time to read its weights once");
@@ -103,6 +113,7 @@ int Main(int argc, char** argv) {
   AddBandwidth(app, &benchmark);
   AddLinear(app, &benchmark);
   AddAttention(app, &benchmark);
+  AddPool(app, &benchmark);
   AddModel(app, &benchmark);
   CLI11_PARSE(app, argc, argv);
 
