@@ -259,7 +259,7 @@ std::string BpeTokenizer::Decode(absl::Span<const int32_t> ids, bool skip_specia
   std::string text;
   if (spec_.kind == Kind::kByteLevelBpe) {
     for (const int32_t id : ids) {
-      if (!(skip_special_tokens && special_[id])) text += token_bytes_[id];
+      if (!(skip_special_tokens && IsSpecial(id))) text += TokenBytes(id);
     }
     return ReplaceIllFormedUtf8(text);
   }
@@ -275,7 +275,7 @@ std::string BpeTokenizer::Decode(absl::Span<const int32_t> ids, bool skip_specia
     byte_run.clear();
   };
   for (const int32_t id : ids) {
-    if (skip_special_tokens && special_[id]) continue;
+    if (!IsKnown(id) || (skip_special_tokens && special_[id])) continue;
     if (byte_fallback_[id]) {
       byte_run += token_bytes_[id];
     } else {

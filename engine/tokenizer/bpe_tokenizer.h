@@ -32,9 +32,11 @@ class BpeTokenizer final : public Tokenizer {
 
   std::vector<int32_t> Encode(std::string_view text, EncodeOptions options) const override;
   std::string Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const override;
-  std::string_view TokenBytes(int32_t id) const override { return token_bytes_[id]; }
-  bool IsSpecial(int32_t id) const override { return special_[id]; }
-  bool IsByteFallback(int32_t id) const override { return byte_fallback_[id]; }
+  std::string_view TokenBytes(int32_t id) const override {
+    return IsKnown(id) ? std::string_view(token_bytes_[id]) : std::string_view();
+  }
+  bool IsSpecial(int32_t id) const override { return IsKnown(id) && special_[id]; }
+  bool IsByteFallback(int32_t id) const override { return IsKnown(id) && byte_fallback_[id]; }
   int vocab_size() const override { return static_cast<int>(token_bytes_.size()); }
   std::optional<int32_t> bos_id() const override { return spec_.bos_id; }
   absl::Span<const int32_t> eos_ids() const override { return eos_ids_; }
@@ -45,6 +47,7 @@ class BpeTokenizer final : public Tokenizer {
   using Spans = std::vector<std::pair<size_t, size_t>>;
 
   explicit BpeTokenizer(TokenizerSpec spec);
+  bool IsKnown(int32_t id) const { return id >= 0 && id < vocab_size(); }
   void CollectEosIds();
   void EncodeSection(std::string_view section, size_t offset, Workspace* workspace) const;
   void EncodePiece(std::string_view piece, bool at_start, Workspace* workspace) const;

@@ -10,6 +10,7 @@ IncrementalDecoder::IncrementalDecoder(const Tokenizer* tokenizer, bool skip_spe
     : tokenizer_(tokenizer), skip_special_tokens_(skip_special_tokens) {}
 
 std::string IncrementalDecoder::Push(int32_t id) {
+  if (id < 0 || id >= tokenizer_->vocab_size()) return {};  // no token, and ends no byte run
   if (skip_special_tokens_ && tokenizer_->IsSpecial(id)) return {};
   if (tokenizer_->IsByteFallback(id)) {
     held_ += tokenizer_->TokenBytes(id);

@@ -18,7 +18,7 @@ class IncrementalDecoder {
   IncrementalDecoder(const Tokenizer* tokenizer, bool skip_special_tokens);
 
   // The text that became certain with `id`; may be empty.
-  // REQUIRES: 0 <= id < tokenizer->vocab_size(); Finish was not called.
+  // REQUIRES: Finish was not called.
   std::string Push(int32_t id);
 
   // The text that was held back, ill-formed sequences as U+FFFD.

@@ -41,10 +41,12 @@ class Tokenizer {
   virtual std::vector<int32_t> Encode(std::string_view text, EncodeOptions options) const = 0;
 
   // The whole text of `ids`; ill-formed UTF-8 in the result is replaced by U+FFFD as
-  // Hugging Face does. Ids out of range are a caller's error: REQUIRES 0 <= id < vocab_size().
+  // Hugging Face does. Ids that are no token have no text: a model may have more rows than its
+  // tokenizer has tokens.
   virtual std::string Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const = 0;
 
-  // The raw bytes that `id` stands for inside a text (not always whole UTF-8).
+  // The raw bytes that `id` stands for inside a text (not always whole UTF-8); empty for an id that
+  // is no token.
   virtual std::string_view TokenBytes(int32_t id) const = 0;
 
   virtual bool IsSpecial(int32_t id) const = 0;  // control tokens

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/tokenizer/incremental_decoder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -215,6 +216,20 @@ TEST(TokenizerTest, SpecsThatContradictThemselvesAreRefused) {
     EXPECT_EQ(tokenizer.status().code(), absl::StatusCode::kInvalidArgument) << row.field;
     EXPECT_THAT(std::string(tokenizer.status().message()), HasSubstr(row.field));
   }
+}
+
+TEST(TokenizerTest, IdsThatAreNoTokenHaveNoText) {
+  const auto byte_level = Make(ByteLevelSpec());
+  EXPECT_EQ(byte_level->Decode({2, 9, -1, 3}, true), "ab");
+  EXPECT_EQ(byte_level->TokenBytes(9), "");
+  EXPECT_FALSE(byte_level->IsSpecial(-1));
+  const auto sentence_piece = Make(SentencePieceSpec());
+  const std::vector<int32_t> ids = {3 + 0xC3, 264, -5, 3 + 0xA9, 1 << 30};
+  EXPECT_EQ(sentence_piece->Decode(ids, true), "é");
+  IncrementalDecoder decoder(sentence_piece.get(), true);
+  std::string streamed;
+  for (const int32_t id : ids) streamed += decoder.Push(id);
+  EXPECT_EQ(streamed + decoder.Finish(), "é");
 }
 
 TEST(TokenizerTest, ManyThreadsAtOnce) {
