@@ -237,7 +237,8 @@ TEST(GgufDamageTest, FilesThatAskForTerabytesAreRefusedAtOnce) {
   const absl::StatusOr<GgufFile> file = GgufFile::Parse(AsBytes(bytes));
   EXPECT_LT(counter.total_bytes(), size_t{1} << 14);
   ASSERT_FALSE(file.ok());
-  EXPECT_THAT(Message(file.status()), HasSubstr("tensor 0 'huge': the dimensions make 1099511627776"));
+  EXPECT_THAT(Message(file.status()),
+              HasSubstr("tensor 0 'huge': the dimensions make 1099511627776"));
 }
 
 }  // namespace
