@@ -84,8 +84,4 @@ void MappedFile::Unmap() {
   data_ = nullptr;
 }
 
-void MappedFile::AdviseWillNeed() const {
-  (void)madvise(const_cast<std::byte*>(data_), size_, MADV_WILLNEED);
-}
-
 }  // namespace tokenbutler

@@ -29,9 +29,6 @@ class MappedFile {
   const std::string& path() const { return path_; }
   absl::Span<const std::byte> bytes() const { return {data_, size_}; }
 
-  // Tells the system that the whole file will be read once, soon (read-ahead). Advice only.
-  void AdviseWillNeed() const;
-
  private:
   MappedFile(std::string path, const std::byte* data, size_t size);
   void Unmap();

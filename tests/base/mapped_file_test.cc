@@ -51,7 +51,6 @@ TEST_F(MappedFileTest, MapsTheBytesAndKeepsThemWhenMoved) {
   ASSERT_TRUE(other.ok());
   moved = *std::move(other);
   EXPECT_EQ(moved.bytes().size(), 1u);
-  moved.AdviseWillNeed();
 }
 
 TEST_F(MappedFileTest, RefusesWhatIsNotAFileWithBytes) {
