@@ -45,7 +45,9 @@ TEST(PreTokenizerTest, DigitsBeforeGpt2) {
 TEST(PreTokenizerTest, Llama3) {
   EXPECT_THAT(Split("It'S 12345 (ok)\r\n  \n  y", {Step::kLlama3}),
               ElementsAre("It", "'S", " ", "123", "45", " (", "ok", ")\r\n", "  \n", " ", " y"));
-  EXPECT_THAT(Split("I'\u017F", {Step::kLlama3}), ElementsAre("I", "'\u017F"));
+  // The long s folds to "s", so that it ends a contraction too.
+  EXPECT_THAT(Split("I'\u017Ft", {Step::kLlama3}), ElementsAre("I", "'\u017F", "t"));
+  EXPECT_THAT(Split("I'xt", {Step::kLlama3}), ElementsAre("I", "'xt"));
 }
 
 TEST(PreTokenizerTest, Qwen2TakesDigitsOneByOne) {
