@@ -257,6 +257,24 @@ TEST_F(EngineLifecycleTest, AbortFromInsideTheSink) {
   ExpectIdle();
 }
 
+TEST_F(EngineLifecycleTest, AnAbortBetweenTheLastOnFinishedAndOnDoneComesTooLate) {
+  Start();
+  const auto sink = std::make_shared<RecordingSink>();
+  sink->on_event = [&](const std::string& event) {
+    if (event == "finished") {
+      EXPECT_TRUE(engine->Abort("r", absl::CancelledError("late")));
+    }
+  };
+  Submit(Ask("r", 3, 2), sink);
+  ASSERT_TRUE(sink->WaitDone());
+  EXPECT_TRUE(sink->status().ok()) << sink->status();
+  const auto next = Submit(Ask("r", 3, 2));
+  ASSERT_TRUE(next->WaitDone());
+  EXPECT_TRUE(next->status().ok()) << "the note was about the request before";
+  EXPECT_EQ(sink->num_done(), 1);
+  ExpectIdle();
+}
+
 TEST_F(EngineLifecycleTest, AnAbortWithADeadlineReasonCountsAsAnExpiredDeadline) {
   Start();
   const auto sink = StartDecoding(Ask("r", 3, 100));
