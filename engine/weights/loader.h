@@ -62,7 +62,7 @@ struct LoadedModel {
 // NOT_FOUND naming a missing file or tensor; INVALID_ARGUMENT naming file, field, value and bound,
 // or tensor, shape found and shape wanted, or a tensor that the architecture has no use for;
 // UNIMPLEMENTED naming an architecture, RoPE type, activation or quantisation that is not known;
-// RESOURCE_EXHAUSTED when memory is short.
+// RESOURCE_EXHAUSTED when the system refuses the memory.
 absl::StatusOr<LoadedModel> LoadModel(const std::string& path, const LoadOptions& options);
 
 }  // namespace tokenbutler

@@ -165,7 +165,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
   template <typename... Args>
   absl::Status Error(fmt::format_string<Args...> format, Args&&... args) const {
-    const absl::Status error = InvalidArgumentError(format, std::forward<Args>(args)...);
+    absl::Status error = InvalidArgumentError(format, std::forward<Args>(args)...);
     if (place_ == Place::kStart || tensor_.name.empty()) return error;
     return Annotate(error, fmt::format("tensor '{}'", tensor_.name.substr(0, 100)));
   }
