@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/cpu/Utils.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -10,7 +11,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <exception>
 #include <limits>
 #include <mutex>
@@ -33,8 +33,12 @@ constexpr int kTasksPerThread = 4;
 float ToFloat(float x) { return x; }
 using tokenbutler::ToFloat;
 
-void Store(const float* from, int count, float* to) { std::copy_n(from, count, to); }
-void Store(const float* from, int count, BF16* to) { RoundToBf16(from, count, to); }
+void Convert(const float* from, int count, float* to) { std::copy_n(from, count, to); }
+void Convert(const BF16* from, int count, BF16* to) { std::copy_n(from, count, to); }
+void Convert(const float* from, int count, BF16* to) { RoundToBf16(from, count, to); }
+void Convert(const BF16* from, int count, float* to) {
+  for (int i = 0; i < count; ++i) to[i] = ToFloat(from[i]);
+}
 
 template <typename T>
 constexpr at::ScalarType kScalarType = std::is_same_v<T, BF16> ? at::kBFloat16 : at::kFloat;
@@ -76,8 +80,8 @@ Attention FlashAttention(const at::Tensor& query, const at::Tensor& key, const a
   return {out.transpose(1, 2).contiguous(), lse.contiguous()};
 }
 
-// T: the compute dtype.
-template <typename T>
+// T: the compute dtype, of weights and KV cache. A: the dtype that attention is computed in.
+template <typename T, typename A>
 class LibTorchPrefillMath : public PrefillMath {
  public:
   explicit LibTorchPrefillMath(ComputePool& pool) : pool_(pool) {}
@@ -99,14 +103,14 @@ class LibTorchPrefillMath : public PrefillMath {
   void RunTasks(int num_tasks, const Fn& fn);
   // Copies the keys and values of tokens [first, end) of the cache into keys_ and values_.
   void GatherCache(const TokenRows& rows, int layer, int first, int end);
-  void RoundQueries(const TokenRows& rows);
+  void CopyQueries(const TokenRows& rows);
   void AttendTask(const TokenRows& rows, const AttentionTask& task, int first, int window);
 
   ComputePool& pool_;
   // Workspaces that only grow: the largest chunk's memory is kept.
   std::vector<T> product_;        // [out_features, num_rows], in blocks of columns
-  std::vector<T> queries_;        // [num_kv_heads, num_rows, group_size, head_dim]
-  std::vector<T> keys_, values_;  // [num_kv_heads, end - first, head_dim]
+  std::vector<A> queries_;        // [num_kv_heads, num_rows, group_size, head_dim]
+  std::vector<A> keys_, values_;  // [num_kv_heads, end - first, head_dim]
 };
 
 template <typename T>
@@ -115,9 +119,9 @@ T* Reserve(std::vector<T>& buffer, size_t size) {
   return buffer.data();
 }
 
-template <typename T>
+template <typename T, typename A>
 template <typename Fn>
-void LibTorchPrefillMath<T>::RunTasks(int num_tasks, const Fn& fn) {
+void LibTorchPrefillMath<T, A>::RunTasks(int num_tasks, const Fn& fn) {
   std::exception_ptr error;
   std::once_flag is_first;
   pool_.ParallelFor(num_tasks, [&](int task) {
@@ -131,16 +135,16 @@ void LibTorchPrefillMath<T>::RunTasks(int num_tasks, const Fn& fn) {
   if (error) std::rethrow_exception(error);
 }
 
-template <typename T>
-void LibTorchPrefillMath<T>::ForRows(int num_rows, absl::FunctionRef<void(int, int)> fn) {
+template <typename T, typename A>
+void LibTorchPrefillMath<T, A>::ForRows(int num_rows, absl::FunctionRef<void(int, int)> fn) {
   pool_.ParallelFor((num_rows + kRowsPerTask - 1) / kRowsPerTask, [&](int task) {
     fn(task * kRowsPerTask, std::min(num_rows, (task + 1) * kRowsPerTask));
   });
 }
 
-template <typename T>
-void LibTorchPrefillMath<T>::Linear(const void* x, const TensorView& weight, const float* bias,
-                                    float* y, int num_rows) {
+template <typename T, typename A>
+void LibTorchPrefillMath<T, A>::Linear(const void* x, const TensorView& weight, const float* bias,
+                                       float* y, int num_rows) {
   const int in = static_cast<int>(weight.shape[1]), out = static_cast<int>(weight.shape[0]);
   const int share = (out / (kTasksPerThread * pool_.num_threads()) + 31) / 32 * 32;
   const int columns_per_task = std::clamp(share, kMinColumnsPerTask, kMaxColumnsPerTask);
@@ -162,40 +166,42 @@ void LibTorchPrefillMath<T>::Linear(const void* x, const TensorView& weight, con
   });
 }
 
-template <typename T>
-void LibTorchPrefillMath<T>::RoundQueries(const TokenRows& rows) {
+template <typename T, typename A>
+void LibTorchPrefillMath<T, A>::CopyQueries(const TokenRows& rows) {
   const ModelConfig& config = rows.config();
   const int size = config.group_size() * config.head_dim;  // of one KV head and row
   const size_t num_rows = rows.num_rows();
-  T* queries = Reserve(queries_, num_rows * rows.attended_size());
+  A* queries = Reserve(queries_, num_rows * rows.attended_size());
   ForRows(rows.num_rows(), [&](int begin, int end) {
     for (int row = begin; row < end; ++row) {
       const float* query = rows.activations().qkv + static_cast<size_t>(row) * rows.qkv_size();
       for (int head = 0; head < config.num_kv_heads; ++head) {
-        Store(query + head * size, size, queries + (head * num_rows + row) * size);
+        Convert(query + head * size, size, queries + (head * num_rows + row) * size);
       }
     }
   });
 }
 
-template <typename T>
-void LibTorchPrefillMath<T>::GatherCache(const TokenRows& rows, int layer, int first, int end) {
+template <typename T, typename A>
+void LibTorchPrefillMath<T, A>::GatherCache(const TokenRows& rows, int layer, int first, int end) {
   const KvLayout& layout = rows.kv_store().layout();
   const std::vector<std::byte*>& blocks = rows.sequences()[0].blocks;
   const size_t head_size = static_cast<size_t>(end - first) * layout.head_dim;
-  T* keys = Reserve(keys_, layout.num_kv_heads * head_size);
-  T* values = Reserve(values_, layout.num_kv_heads * head_size);
+  A* keys = Reserve(keys_, layout.num_kv_heads * head_size);
+  A* values = Reserve(values_, layout.num_kv_heads * head_size);
   const int first_block = first / layout.block_size;
   pool_.ParallelFor(layout.blocks_for(end) - first_block, [&](int task) {
     const int block_begin = (first_block + task) * layout.block_size;
     const int token = std::max(first, block_begin);
     const int num_tokens = std::min(end, block_begin + layout.block_size) - token;
-    const size_t num_bytes = num_tokens * layout.row_bytes();
+    const int size = num_tokens * layout.head_dim;
     const std::byte* from = blocks[first_block + task] + (token - block_begin) * layout.row_bytes();
     for (int head = 0; head < layout.num_kv_heads; ++head) {
       const size_t to = head * head_size + static_cast<size_t>(token - first) * layout.head_dim;
-      std::memcpy(keys + to, from + layout.key_offset(layer, head), num_bytes);
-      std::memcpy(values + to, from + layout.value_offset(layer, head), num_bytes);
+      const std::byte* key_rows = from + layout.key_offset(layer, head);
+      const std::byte* value_rows = from + layout.value_offset(layer, head);
+      Convert(reinterpret_cast<const T*>(key_rows), size, keys + to);
+      Convert(reinterpret_cast<const T*>(value_rows), size, values + to);
     }
   });
 }
@@ -207,7 +213,7 @@ at::Tensor WindowMask(int position, int num_rows, int first, int num_keys, int w
   at::Tensor mask = at::empty({num_rows, num_keys}, kScalarType<T>);
   T hidden, seen{};
   const float minus_infinity = -std::numeric_limits<float>::infinity();
-  Store(&minus_infinity, 1, &hidden);
+  Convert(&minus_infinity, 1, &hidden);
   T* row = static_cast<T*>(mask.data_ptr());
   for (int i = 0; i < num_rows; ++i, row += num_keys) {
     const int end = position + i + 1 - first;
@@ -220,11 +226,11 @@ at::Tensor WindowMask(int position, int num_rows, int first, int num_keys, int w
 // Writes the attention over a block's own keys and, where there is one, over those before it,
 // weighted by their shares of the softmax's sum. The rows of `past` are those of `own` times the
 // heads. `attended`: the first row's heads; rows are `stride` elements apart.
-template <typename T>
+template <typename A, typename T>
 void MergeParts(const Attention& own, const Attention* past, int stride, T* attended) {
   const int64_t num_rows = own.out.size(1), group = own.out.size(2), d = own.out.size(3);
-  const T* own_row = static_cast<const T*>(own.out.data_ptr());
-  const T* past_row = past == nullptr ? own_row : static_cast<const T*>(past->out.data_ptr());
+  const A* own_row = static_cast<const A*>(own.out.data_ptr());
+  const A* past_row = past == nullptr ? own_row : static_cast<const A*>(past->out.data_ptr());
   const float* own_lse = own.lse.data_ptr<float>();
   const float* past_lse = past == nullptr ? own_lse : past->lse.data_ptr<float>();
   std::vector<float> merged(group * d);
@@ -236,16 +242,16 @@ void MergeParts(const Attention& own, const Attention* past, int stride, T* atte
         merged[i] = share * ToFloat(past_row[i]) + (1.0f - share) * ToFloat(own_row[i]);
       }
     }
-    Store(merged.data(), static_cast<int>(group * d), attended);
+    Convert(merged.data(), static_cast<int>(group * d), attended);
     own_row += group * d;
     past_row += group * d;
     attended += stride;
   }
 }
 
-template <typename T>
-void LibTorchPrefillMath<T>::AttendTask(const TokenRows& rows, const AttentionTask& task, int first,
-                                        int window) {
+template <typename T, typename A>
+void LibTorchPrefillMath<T, A>::AttendTask(const TokenRows& rows, const AttentionTask& task,
+                                           int first, int window) {
   const TokenRows::Sequence& sequence = rows.sequences()[0];
   const int64_t group = rows.config().group_size(), d = rows.config().head_dim;
   const int64_t num_rows = task.end - task.begin;
@@ -255,9 +261,9 @@ void LibTorchPrefillMath<T>::AttendTask(const TokenRows& rows, const AttentionTa
   const int past_first = window > 0 ? std::max(first, position + 1 - window) : first;
   const int num_past = position - past_first;
 
-  const T* query = queries_.data() + (task.kv_head * rows.num_rows() + task.begin) * group * d;
+  const A* query = queries_.data() + (task.kv_head * rows.num_rows() + task.begin) * group * d;
   const at::Tensor by_head = Wrap(query, {1, group, num_rows, d}, {0, d, group * d, 1});
-  const auto cached = [&](const std::vector<T>& buffer, int64_t token, int64_t count) {
+  const auto cached = [&](const std::vector<A>& buffer, int64_t token, int64_t count) {
     return Wrap(buffer.data() + (task.kv_head * cached_tokens + token - first) * d,
                 {1, 1, count, d}, {0, 0, d, 1});
   };
@@ -269,7 +275,7 @@ void LibTorchPrefillMath<T>::AttendTask(const TokenRows& rows, const AttentionTa
     own = FlashAttention(
         by_head, cached(keys_, past_first, num_keys), cached(values_, past_first, num_keys),
         /*is_causal=*/false,
-        WindowMask<T>(position, static_cast<int>(num_rows), past_first, num_keys, window));
+        WindowMask<A>(position, static_cast<int>(num_rows), past_first, num_keys, window));
   } else {
     own = FlashAttention(by_head, cached(keys_, position, num_rows),
                          cached(values_, position, num_rows), /*is_causal=*/true);
@@ -284,16 +290,16 @@ void LibTorchPrefillMath<T>::AttendTask(const TokenRows& rows, const AttentionTa
 
   T* attended = static_cast<T*>(rows.activations().attended) +
                 static_cast<size_t>(task.begin) * rows.attended_size() + task.kv_head * group * d;
-  MergeParts(own, has_past ? &past : nullptr, rows.attended_size(), attended);
+  MergeParts<A>(own, has_past ? &past : nullptr, rows.attended_size(), attended);
 }
 
-template <typename T>
-void LibTorchPrefillMath<T>::Attend(TokenRows& rows, int layer, int window) {
+template <typename T, typename A>
+void LibTorchPrefillMath<T, A>::Attend(TokenRows& rows, int layer, int window) {
   const TokenRows::Sequence& sequence = rows.sequences()[0];
   // The first token that any row sees; rows of the chunk append their own before this.
   const int first = window > 0 ? std::max(0, sequence.start_position + 1 - window) : 0;
   GatherCache(rows, layer, first, sequence.context_len());
-  RoundQueries(rows);
+  CopyQueries(rows);
 
   // Later blocks attend to more: they go first, so that no thread is left with a long one.
   const int num_blocks = (rows.num_rows() + kAttentionRowsPerTask - 1) / kAttentionRowsPerTask;
@@ -311,8 +317,13 @@ void LibTorchPrefillMath<T>::Attend(TokenRows& rows, int layer, int window) {
 }  // namespace
 
 std::unique_ptr<PrefillMath> PrefillMath::Create(DType compute_dtype, ComputePool& pool) {
-  if (compute_dtype == DType::kBF16) return std::make_unique<LibTorchPrefillMath<BF16>>(pool);
-  return std::make_unique<LibTorchPrefillMath<float>>(pool);
+  if (compute_dtype == DType::kF32)
+    return std::make_unique<LibTorchPrefillMath<float, float>>(pool);
+  // Without AMX, LibTorch's bf16 attention multiplies in float32 all the same, and rounds more.
+  if (at::cpu::init_amx()) {
+    return std::make_unique<LibTorchPrefillMath<BF16, BF16>>(pool);
+  }
+  return std::make_unique<LibTorchPrefillMath<BF16, float>>(pool);
 }
 
 }  // namespace tokenbutler
