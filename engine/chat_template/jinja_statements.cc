@@ -245,7 +245,9 @@ absl::Status JinjaRun::BindMacro(const JinjaNode& node, const JinjaArgs& args) {
   }
   JinjaValue caller = JinjaValue::Undefined("No caller defined");
   JinjaDict rest;
-  for (const auto& [name, value] : args.named) {
+  for (const std::pair<std::string, JinjaValue>& argument : args.named) {
+    const std::string& name = argument.first;
+    const JinjaValue& value = argument.second;
     const auto parameter =
         std::find_if(node.parameters.begin(), node.parameters.end(),
                      [&](const JinjaNode::Parameter& p) { return p.target->name == name; });
