@@ -11,7 +11,7 @@ from tokenbutler.v1 import input_pb2, options_pb2, server_info_pb2
 
 
 def test_chat_streams_a_sensible_answer(stub):
-    answer = ask(stub, chat_request("What is the capital of France?", max_tokens=48))
+    answer = ask(stub, chat_request("What is the capital of France, and what is it known for?", max_tokens=100))
     assert "Paris" in answer.text
     assert answer.reason() == "FINISH_REASON_EOS"
     assert answer.events[-1] == "finished"

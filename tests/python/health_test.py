@@ -1,5 +1,6 @@
 """Health checks and reflection, as probes and tools use them."""
 
+import os
 import signal
 import subprocess
 import threading
@@ -81,8 +82,15 @@ def test_reflection_can_be_turned_off():
         assert error.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
+def cli_health(*arguments, env=None):
+    return subprocess.run([serving.CLI, "health", *arguments], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, **(env or {})})
+
+
 def test_cli_health(server):
-    done = subprocess.run([serving.CLI, "health", "--server", server.address], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    done = subprocess.run([serving.CLI, "health", "--server", "127.0.0.1:1"], capture_output=True, text=True, timeout=60)
-    assert done.returncode != 0
+    done = cli_health("--server", server.address)
+    assert (done.returncode, done.stdout) == (0, "SERVING\n"), done.stderr
+    assert cli_health("--server", "127.0.0.1:1").returncode == 3
+    assert cli_health(env={"TOKENBUTLER_SERVER": server.address}).returncode == 0
+    # The flag wins over the environment.
+    assert cli_health("--server", server.address, env={"TOKENBUTLER_SERVER": "127.0.0.1:1"}).returncode == 0

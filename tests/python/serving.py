@@ -15,9 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tokenbutler.v1 import inference_pb2 as pb
 from tokenbutler.v1 import inference_pb2_grpc, input_pb2, options_pb2, output_pb2
 
-SERVER = os.environ["TOKENBUTLER_SERVER"]
-CLI = os.environ["TOKENBUTLER_CLI"]
-MODEL = os.environ["TOKENBUTLER_MODEL"]
+SERVER = os.environ["TOKENBUTLER_TEST_SERVER"]
+CLI = os.environ["TOKENBUTLER_TEST_CLI"]
+MODEL = os.environ["TOKENBUTLER_TEST_MODEL"]
 STARTUP_SECONDS = 120
 # Generous: these tests share two processors with others.
 CALL_SECONDS = 180

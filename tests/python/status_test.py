@@ -64,7 +64,7 @@ BAD_REQUESTS = [
     ("text", pb.GenerateRequest(text="")),
     ("input", pb.GenerateRequest()),
     ("messages", pb.GenerateRequest(chat=input_pb2.ChatInput())),
-    ("fields_json", pb.GenerateRequest(chat=input_pb2.ChatInput(
+    ("messages[0].fields", pb.GenerateRequest(chat=input_pb2.ChatInput(
         messages=[input_pb2.ChatMessage(role="user", content="Hi", fields_json="{not json")]))),
 ]
 

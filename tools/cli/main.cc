@@ -16,8 +16,15 @@ constexpr char kFooter[] =
     "line; 3 no answer (UNAVAILABLE); 4 --timeout passed; 130 interrupted.\n"
     "TOKENBUTLER_SERVER is the default of --server.";
 
+// Not CLI11's envname(): every command has a --server, and the ones that are not run would set the
+// shared value from the environment, over the flag of the one that is.
+std::string DefaultServer() {
+  const char* server = std::getenv("TOKENBUTLER_SERVER");
+  return server != nullptr && *server != '\0' ? server : "127.0.0.1:50051";
+}
+
 struct Flags {
-  std::string server = "127.0.0.1:50051";
+  std::string server = DefaultServer();
   double timeout_seconds = 0;  // 0: none
   ChatFlags chat;
   GenerateFlags generate;
@@ -32,7 +39,6 @@ struct Flags {
 // The flags that every command has.
 void AddConnection(CLI::App* app, Flags* flags) {
   app->add_option("-s,--server", flags->server, "Address of the server")
-      ->envname("TOKENBUTLER_SERVER")
       ->capture_default_str()
       ->group("Connection");
   app->add_option("--timeout", flags->timeout_seconds, "Seconds until a call is given up; 0: none")
