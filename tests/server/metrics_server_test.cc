@@ -1,40 +1,17 @@
 // The metrics page over HTTP, and its numbers against what clients saw.
 #include "server/metrics_server.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <map>
 #include <random>
 #include <thread>
 
 #include "tests/server/server_fixture.h"
+#include "tests/server/server_process.h"
 
 namespace tokenbutler {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::string HttpGet(int port, const std::string& path) {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  std::string response;
-  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
-    const std::string request =
-        "GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    if (send(fd, request.data(), request.size(), 0) == static_cast<ssize_t>(request.size())) {
-      char buffer[4096];
-      for (ssize_t n; (n = recv(fd, buffer, sizeof buffer, 0)) > 0;) response.append(buffer, n);
-    }
-  }
-  close(fd);
-  return response;
-}
 
 TEST(MetricsServerTest, ServesThePageOnAFreePort) {
   Metrics metrics({.version = "1", .torch = "2", .cuda = "none", .isa = "avx2"});

@@ -57,6 +57,7 @@ class TestServer {
   void StartServing();
   void StartDraining();
 
+  int port() const { return server_->port(); }
   std::shared_ptr<grpc::Channel> NewChannel() const;
   v1::InferenceService::Stub& stub() { return *stub_; }
   grpc::health::v1::Health::Stub& health() { return *health_; }
