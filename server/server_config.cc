@@ -132,6 +132,7 @@ void AddEngineFlags(CLI::App& app, ServerConfig* config) {
       ->group(kGroup);
   app.add_flag("--kv-prefault", config->kv_prefault,
                "Touch the whole KV cache at start: slower start, no page faults later")
+      ->default_str("false")
       ->group(kGroup);
   app.add_option("--max-num-seqs", engine.max_num_seqs, "Sequences decoded together")
       ->check(CLI::Range(1, 4096))
