@@ -13,16 +13,21 @@
 namespace tokenbutler {
 namespace {
 
-// Deltas join a waiting message up to this size, far below what clients receive by default (4 MiB).
-constexpr size_t kMaxJoinedBytes = size_t{256} << 10;
-
-// About what a chunk takes on the wire.
-size_t WireBytes(const OutputChunk& chunk) {
-  constexpr size_t kTokenIdBytes = 4;
-  constexpr size_t kLogprobBytes = 24;
-  size_t logprobs = 0;
-  for (const PositionLogprobs& position : chunk.logprobs) logprobs += 1 + position.top.size();
-  return chunk.text.size() + chunk.token_ids.size() * kTokenIdBytes + logprobs * kLogprobBytes;
+// The message for an event. `tokenizer` gives the bytes of log-probabilities' tokens; only a call
+// that was aborted before it reached the engine has none, and then no such events.
+v1::GenerateResponse ToMessage(StreamEvent event, const std::string& request_id,
+                               const Tokenizer* tokenizer) {
+  v1::GenerateResponse message;
+  if (const auto* progress = std::get_if<PrefillProgress>(&event)) {
+    *message.mutable_progress() = ToProto(*progress);
+  } else if (const auto* logprobs = std::get_if<std::vector<PositionLogprobs>>(&event)) {
+    AppendTo(*logprobs, *tokenizer, message.mutable_prompt_logprobs()->mutable_positions());
+  } else if (auto* chunk = std::get_if<OutputChunk>(&event)) {
+    AppendTo(std::move(*chunk), *tokenizer, message.mutable_chunk());
+  } else {
+    *message.mutable_finished() = ToProto(std::get<FinishedOutput>(event), request_id);
+  }
+  return message;
 }
 
 }  // namespace
@@ -38,7 +43,11 @@ std::shared_ptr<StreamWriter> StreamWriter::Create(grpc::CallbackServerContext* 
 
 StreamWriter::StreamWriter(grpc::CallbackServerContext* context, Metrics* metrics,
                            const Clock* clock, Options options)
-    : metrics_(metrics), clock_(clock), options_(std::move(options)), context_(context) {
+    : metrics_(metrics),
+      clock_(clock),
+      options_(std::move(options)),
+      context_(context),
+      queue_(options_.max_pending_bytes) {
   metrics_->open_streams.Increment();
   context_->AddInitialMetadata("x-request-id", options_.request_id);
 }
@@ -93,7 +102,7 @@ void StreamWriter::Abort() {
         FinishedOutput output;
         output.index = index;
         output.reason = FinishReason::kCancelled;
-        *pending_.emplace_back().message.mutable_finished() = ToProto(output, request_id());
+        queue_.Push(std::move(output));
       }
     }
   }
@@ -152,69 +161,19 @@ void StreamWriter::EndStalled(const std::string& why) {
   Pump();
 }
 
-void StreamWriter::OnProgress(const PrefillProgress& progress) {
-  v1::GenerateResponse message;
-  *message.mutable_progress() = ToProto(progress);
-  {
-    MutexLock lock(&mutex_);
-    // Only the newest progress is of interest.
-    if (!pending_.empty() && pending_.back().message.has_progress()) {
-      pending_.back().message = std::move(message);
-      return;
-    }
-  }
-  Send(std::move(message));
-}
+void StreamWriter::OnProgress(const PrefillProgress& progress) { Send(progress); }
 
 void StreamWriter::OnPromptLogprobs(std::vector<PositionLogprobs> logprobs) {
-  const Tokenizer* tokenizer = nullptr;
-  {
-    MutexLock lock(&mutex_);
-    tokenizer = model_->tokenizer;
-  }
-  v1::GenerateResponse message;
-  AppendTo(logprobs, *tokenizer, message.mutable_prompt_logprobs()->mutable_positions());
-  Send(std::move(message));
+  Send(std::move(logprobs));
 }
 
 void StreamWriter::OnLogits(int, absl::Span<const float>) {
   // Scoring mode is not on the wire: no request made here asks for it.
 }
 
-StreamWriter::Pending* StreamWriter::JoinableChunk(int index) {
-  for (auto it = pending_.rbegin(); it != pending_.rend(); ++it) {
-    if (it->message.has_chunk() && it->message.chunk().index() == index) {
-      return it->bytes < kMaxJoinedBytes ? &*it : nullptr;
-    }
-  }
-  return nullptr;
-}
+void StreamWriter::OnChunk(OutputChunk chunk) { Send(std::move(chunk)); }
 
-void StreamWriter::OnChunk(OutputChunk chunk) {
-  const size_t bytes = WireBytes(chunk);
-  size_t waiting = 0;
-  {
-    MutexLock lock(&mutex_);
-    if (client_gone_) return;
-    Pending* pending = JoinableChunk(chunk.index);
-    if (pending == nullptr) pending = &pending_.emplace_back();
-    AppendTo(std::move(chunk), *model_->tokenizer, pending->message.mutable_chunk());
-    pending->bytes += bytes;
-    pending_bytes_ += bytes;
-    waiting = pending_bytes_;
-  }
-  if (waiting > options_.max_pending_bytes) {
-    EndStalled(fmt::format("is {} bytes behind, at most {} are allowed", waiting,
-                           options_.max_pending_bytes));
-  }
-  Pump();
-}
-
-void StreamWriter::OnFinished(FinishedOutput output) {
-  v1::GenerateResponse message;
-  *message.mutable_finished() = ToProto(output, request_id());
-  Send(std::move(message));
-}
+void StreamWriter::OnFinished(FinishedOutput output) { Send(std::move(output)); }
 
 void StreamWriter::OnDone(absl::Status status) {
   {
@@ -229,12 +188,12 @@ void StreamWriter::OnWriteDone(bool ok) {
   {
     MutexLock lock(&mutex_);
     write_in_flight_ = false;
-    if (!ok) {
-      client_gone_ = true;
-      DropPending();
-    }
+    if (!ok) client_gone_ = true;
   }
-  if (!ok) AbortWith(CancelReason());
+  if (!ok) {
+    queue_.Close();
+    AbortWith(CancelReason());
+  }
   Pump();
 }
 
@@ -242,8 +201,8 @@ void StreamWriter::OnCancel() {
   {
     MutexLock lock(&mutex_);
     client_gone_ = true;
-    DropPending();
   }
+  queue_.Close();
   AbortWith(CancelReason());
 }
 
@@ -253,16 +212,10 @@ void StreamWriter::OnDone() {
   self_.reset();  // may delete this
 }
 
-void StreamWriter::DropPending() {
-  pending_.clear();
-  pending_bytes_ = 0;
-}
-
-void StreamWriter::Send(v1::GenerateResponse message) {
-  {
-    MutexLock lock(&mutex_);
-    if (client_gone_) return;
-    pending_.push_back({.message = std::move(message)});
+void StreamWriter::Send(StreamEvent event) {
+  if (!queue_.Push(std::move(event))) {
+    EndStalled(fmt::format("is {} bytes behind, at most {} are allowed", queue_.bytes(),
+                           options_.max_pending_bytes));
   }
   Pump();
 }
@@ -270,17 +223,17 @@ void StreamWriter::Send(v1::GenerateResponse message) {
 void StreamWriter::Pump() {
   // gRPC may call OnDone() on another thread as soon as Finish is called.
   const std::shared_ptr<StreamWriter> keep_alive = shared_from_this();
-  std::optional<v1::GenerateResponse> next;
+  std::optional<StreamEvent> next;
+  const Tokenizer* tokenizer = nullptr;
   absl::Status end;
   {
     MutexLock lock(&mutex_);
     if (write_in_flight_ || finish_called_) return;
-    if (!pending_.empty()) {
-      next = std::move(pending_.front().message);
-      pending_bytes_ -= pending_.front().bytes;
-      pending_.pop_front();
+    next = queue_.Pop();
+    if (next) {
       write_in_flight_ = true;
       write_started_ = clock_->Now();
+      if (model_ != nullptr) tokenizer = model_->tokenizer;
     } else if (final_status_ && !finish_held_) {
       finish_called_ = true;
       end = EndStatus();
@@ -289,7 +242,7 @@ void StreamWriter::Pump() {
     }
   }
   if (next) {
-    write_buffer_ = SerializeMessage(*next);
+    write_buffer_ = SerializeMessage(ToMessage(*std::move(next), request_id(), tokenizer));
     StartWrite(&write_buffer_);
   } else {
     RecordEnd(end);

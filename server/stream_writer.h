@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -18,14 +17,14 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "server/served_model.h"
-#include "tokenbutler/v1/inference.pb.h"
+#include "server/stream_queue.h"
 
 namespace tokenbutler {
 
 // One open Generate call: gRPC's reactor on one side, the engine's TokenSink on the other.
 //
-// Events from the engine go into a queue of its own in which deltas of one completion merge; one
-// write is in flight at a time; Finish is called exactly once, after the queue is empty. Nothing
+// Events from the engine go into a queue of its own (server/stream_queue.h); one write is in flight
+// at a time; Finish is called exactly once, after the queue is empty. Nothing
 // here blocks. It lives until gRPC has called OnDone() and the engine has let go of its pointer.
 //
 // Threads: TokenSink's methods on the engine thread, reactions on gRPC's, the rest on any. No lock
@@ -41,8 +40,7 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     absl::Time deadline = absl::InfiniteFuture();
     // A write that the client has not taken in for that long ends the call.
     absl::Duration stall_limit = absl::Seconds(30);
-    // Bytes that may wait for a client; a client further behind is treated as stalled. Prompt
-    // log-probabilities do not count: they come at once and the prompt bounds them.
+    // Bytes that may wait for a client (StreamQueue); one further behind is treated as stalled.
     size_t max_pending_bytes = size_t{16} << 20;
     // Called once, when gRPC has let go of the call.
     std::function<void(const std::string& request_id)> on_closed;
@@ -88,19 +86,12 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
  private:
   enum class Stage { kPreparing, kInEngine, kEnded };
-  struct Pending {
-    v1::GenerateResponse message;
-    size_t bytes = 0;  // counted against max_pending_bytes
-  };
 
   StreamWriter(grpc::CallbackServerContext* context, Metrics* metrics, const Clock* clock,
                Options options);
 
-  // The queued message that a delta of completion `index` may still join; null: none.
-  Pending* JoinableChunk(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Queues a message and starts writing. Dropped when the client is gone.
-  void Send(v1::GenerateResponse message);
-  void DropPending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Queues an event and starts writing; ends a call that is too far behind.
+  void Send(StreamEvent event);
   // Starts the next write or the finish, if it is time.
   void Pump() ABSL_LOCKS_EXCLUDED(mutex_);
   // What the call ends with: never OK for a client that left.
@@ -115,13 +106,13 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   grpc::CallbackServerContext* const context_;  // valid until OnDone()
   std::shared_ptr<StreamWriter> self_;          // until OnDone(): gRPC knows only a raw pointer
 
+  StreamQueue queue_;
+
   mutable Mutex mutex_;
   Stage stage_ ABSL_GUARDED_BY(mutex_) = Stage::kPreparing;
   std::shared_ptr<const ServedModel> model_ ABSL_GUARDED_BY(mutex_);  // set in kInEngine
   // Why the engine is to end the request, when that was decided while it was being submitted.
   std::optional<absl::Status> abort_reason_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Pending> pending_ ABSL_GUARDED_BY(mutex_);
-  size_t pending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<absl::Status> final_status_ ABSL_GUARDED_BY(mutex_);
   bool write_in_flight_ ABSL_GUARDED_BY(mutex_) = false;
   bool finish_held_ ABSL_GUARDED_BY(mutex_) = false;  // while CheckStall uses context_

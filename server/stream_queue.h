@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "base/mutex.h"
+#include "engine/token_sink.h"
+
+namespace tokenbutler {
+
+// What one stream has to tell its client, in order.
+using StreamEvent =
+    std::variant<PrefillProgress, std::vector<PositionLogprobs>, OutputChunk, FinishedOutput>;
+
+// The bounded queue between the engine thread, which must not wait, and one client, which may be
+// slow. Deltas of one completion join while they wait, and only the newest progress is kept, so
+// that a slow client costs few messages and no time of others. Knows neither gRPC nor protobuf.
+// Any thread.
+class StreamQueue {
+ public:
+  // `max_bytes` of chunks may wait. Prompt log-probabilities do not count: they come at once and
+  // the prompt bounds them.
+  explicit StreamQueue(size_t max_bytes) : max_bytes_(max_bytes) {}
+
+  // False when more than max_bytes wait now: the client is too far behind. The event is kept all
+  // the same. After Close it is dropped, and the answer is true.
+  bool Push(StreamEvent event);
+
+  // The oldest event; nullopt when none waits.
+  std::optional<StreamEvent> Pop();
+
+  // Nobody will read any more: drops what waits and what still comes.
+  void Close();
+
+  // Bytes of chunks that wait, about as they are on the wire.
+  size_t bytes() const;
+
+ private:
+  struct Waiting {
+    StreamEvent event;
+    size_t bytes = 0;
+  };
+
+  bool Join(StreamEvent& event, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const size_t max_bytes_;
+  mutable Mutex mutex_;
+  std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
+  size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace tokenbutler
