@@ -60,8 +60,9 @@ struct GgufTensor {
 
 // A GGUF v2/v3 file (little-endian), read and checked as a whole: magic, version, counts, string
 // and array lengths, types, duplicate names, alignment, and for every tensor its dimensions, type,
-// offset and range, gaps and overlaps included. Nothing is believed before it is checked and no memory is
-// taken in proportion to a number that the file merely claims. Immutable; any thread may read.
+// offset and range, gaps and overlaps included. Nothing is believed before it is checked and no
+// memory is taken in proportion to a number that the file merely claims. Immutable; any thread may
+// read.
 //
 // Source: "GGUF" specification, github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 class GgufFile {
