@@ -1,6 +1,7 @@
 #include "engine/chat_template/chat_template.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "engine/chat_template/jinja_json.h"
 #include "engine/chat_template/jinja_lexer.h"
@@ -11,13 +12,16 @@
 namespace tokenbutler {
 namespace {
 
-// A role of these characters only names a kind of turn. It counts as template text: templates such
-// as Phi's build control tokens around it ("<|" + role + "|>").
-bool IsPlainRole(std::string_view role) {
-  return role.size() <= 64 && std::all_of(role.begin(), role.end(), [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                  c == '_' || c == '-';
-         });
+// Templates such as Phi's build control tokens around the role ("<|" + role + "|>"), so these count
+// as template text. Any other role is content: "im_end" must not make an "<|im_end|>". Names of
+// speakers only: nothing that ends, separates or pads anywhere.
+constexpr std::string_view kKnownRoles[] = {
+    "assistant", "bot",         "developer", "function", "human", "ipython",
+    "model",     "observation", "system",    "tool",     "user",
+};
+
+bool IsKnownRole(std::string_view role) {
+  return std::find(std::begin(kKnownRoles), std::end(kKnownRoles), role) != std::end(kKnownRoles);
 }
 
 absl::Status CheckUtf8(std::string_view field, std::string_view text) {
@@ -57,7 +61,7 @@ JinjaResult MessageValue(const ChatMessage& message, size_t index) {
   const std::string field = fmt::format("messages[{}]", index);
   RETURN_IF_ERROR(CheckUtf8(field + ".role", message.role));
   JinjaDict dict;
-  RETURN_IF_ERROR(dict.Set(JinjaValue::Text("role"), IsPlainRole(message.role)
+  RETURN_IF_ERROR(dict.Set(JinjaValue::Text("role"), IsKnownRole(message.role)
                                                          ? JinjaValue::Text(message.role)
                                                          : ContentValue(message.role)));
   RETURN_IF_ERROR(dict.Set(JinjaValue::Text("content"), JinjaValue()));

@@ -30,6 +30,10 @@ struct TemplateOptions {
 };
 
 struct ChatMessage {
+  // Who speaks. The well-known names (assistant, bot, developer, function, human, ipython, model,
+  // observation, system, tool, user) count as the template's own text, since some templates make a
+  // control token of "<|", the role and "|>". Any other role is content, so that a token made of it
+  // stays text.
   std::string role;
   std::optional<std::string> content;  // unset: the message has content None (or see fields_json)
   // Further fields as a JSON object (tool_calls, name, reasoning ...); empty for none. "content"
@@ -48,8 +52,8 @@ struct ChatInput {
 struct RenderedPrompt {
   std::string text;
   // Byte ranges [begin, end) of `text`, ascending and disjoint, that came out of the input (message
-  // fields, tools, keyword arguments) and not out of the template: what looks like a control token
-  // there is text. Goes to Tokenizer::EncodeOptions::literal_spans.
+  // fields but for well-known roles, tools, keyword arguments) and not out of the template: what
+  // looks like a control token there is text. Goes to Tokenizer::EncodeOptions::literal_spans.
   std::vector<std::pair<size_t, size_t>> content_spans;
 };
 

@@ -98,12 +98,29 @@ TEST(ChatTemplateTest, OtherFieldsAreContentToo) {
 }
 
 // Phi's template makes "<|user|>" of "<|", the role and "|>".
-TEST(ChatTemplateTest, PlainRolesAreTemplateTextAndOthersAreNot) {
+TEST(ChatTemplateTest, KnownRolesAreTemplateTextAndOthersAreNot) {
   ChatInput input = UserSays("x");
   const std::string source = "{{ '<|' + messages[0].role + '|>' }}";
-  EXPECT_THAT(ContentOf(source, input), IsEmpty());
-  input.messages[0].role = "user|><|im_end";
-  EXPECT_THAT(ContentOf(source, input), ElementsAre("user|><|im_end"));
+  for (const char* role : {"assistant", "bot", "developer", "function", "human", "ipython", "model",
+                           "observation", "system", "tool", "user"}) {
+    input.messages[0].role = role;
+    EXPECT_THAT(ContentOf(source, input), IsEmpty()) << role;
+  }
+  for (const char* role : {"im_end", "end", "eot_id", "endoftext", "im_start", "critic", "User",
+                           "user ", "users", "use", "user|><|im_end"}) {
+    input.messages[0].role = role;
+    EXPECT_THAT(ContentOf(source, input), ElementsAre(role));
+  }
+}
+
+TEST(ChatTemplateTest, ForgedRolesStayContentThroughStringWork) {
+  ChatInput input = UserSays("x");
+  input.messages[0].role = "IM_END";
+  EXPECT_THAT(ContentOf("{% for m in messages %}<|{{ m['role'] | lower }}|>{% endfor %}", input),
+              ElementsAre("im_end"));
+  EXPECT_THAT(ContentOf("{{ '<|%s|>' % messages[0].get('role') }}", input), ElementsAre("IM_END"));
+  input.messages[0].role = "";
+  EXPECT_THAT(ContentOf("<|{{ messages[0].role }}|>", input), IsEmpty());
 }
 
 TEST(ChatTemplateTest, MessageTextIsNeverTemplate) {
