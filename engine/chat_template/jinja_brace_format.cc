@@ -7,6 +7,7 @@
 #include "engine/chat_template/jinja_operators.h"
 #include "engine/chat_template/jinja_percent_format.h"
 #include "engine/chat_template/jinja_run.h"
+#include "engine/chat_template/jinja_text_filters.h"
 #include "engine/chat_template/jinja_unicode.h"
 
 namespace tokenbutler {
@@ -94,7 +95,8 @@ class BraceFormatter {
       if (out_.size() > run_->options().max_output_bytes) break;
     }
     RETURN_IF_ERROR(run_->ChargeText(out_.size()));
-    return JinjaValue(out_.Build());
+    const JinjaText text = out_.Build();
+    return JinjaValue(format_.is_markup() ? text.AsMarkup() : text);
   }
 
  private:
@@ -126,7 +128,16 @@ class BraceFormatter {
     if (conversion == 's') value = JinjaValue(JinjaStr(value));
     if (conversion == 'r') value = JinjaValue(JinjaRepr(value));
     ASSIGN_OR_RETURN(const JinjaFormatSpec spec, ParseSpec(spec_text));
-    return Append(value, spec, !spec_text.empty());
+    if (!format_.is_markup()) return Append(value, spec, !spec_text.empty(), &out_);
+    if (value.is_text() && value.as_text()->is_markup() && !spec_text.empty()) {
+      return InvalidArgumentError("unsupported format specification for Markup");
+    }
+    JinjaTextBuilder padded;
+    RETURN_IF_ERROR(Append(value, spec, !spec_text.empty(), &padded));
+    const bool markup = value.is_text() && value.as_text()->is_markup();
+    const JinjaText text = padded.Build();
+    out_.Append(markup ? text : EscapeJinjaHtml(text));
+    return absl::OkStatus();
   }
 
   absl::StatusOr<JinjaValue> First(std::string_view name) {
@@ -169,11 +180,12 @@ class BraceFormatter {
     return value;
   }
 
-  absl::Status Append(const JinjaValue& value, const JinjaFormatSpec& spec, bool has_spec) {
+  absl::Status Append(const JinjaValue& value, const JinjaFormatSpec& spec, bool has_spec,
+                      JinjaTextBuilder* out) {
     const bool is_number = value.as_number().has_value() && !(value.is_bool() && !has_spec);
     if (is_number && has_spec && spec.type != 's') {
       ASSIGN_OR_RETURN(std::string digits, FormatJinjaNumber(value, spec));
-      PadJinjaText(JinjaText(std::move(digits)), spec, '>', &out_);
+      PadJinjaText(JinjaText(std::move(digits)), spec, '>', out);
       return absl::OkStatus();
     }
     if (has_spec && !value.is_text() && !value.is_undefined()) {
@@ -185,7 +197,7 @@ class BraceFormatter {
     }
     JinjaText text = JinjaStr(value);
     if (spec.precision >= 0) text = text.Slice(0, OffsetOfCodePoint(text.view(), spec.precision));
-    PadJinjaText(text, spec, '<', &out_);
+    PadJinjaText(text, spec, '<', out);
     return absl::OkStatus();
   }
 

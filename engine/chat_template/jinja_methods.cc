@@ -130,8 +130,7 @@ Attribute TextAttribute(const JinjaValue& object, std::string_view name) {
                   return method(run, *self.as_text(), args);
                 });
   }
-  if (Contains({"encode", "expandtabs", "format_map", "isascii", "isidentifier", "isprintable",
-                "istitle", "maketrans", "translate"},
+  if (Contains({"encode", "expandtabs", "format_map", "isidentifier", "maketrans", "translate"},
                name)) {
     return NotSupported(object, name);
   }

@@ -10,6 +10,7 @@
 #include "engine/chat_template/jinja_operators.h"
 #include "engine/chat_template/jinja_run.h"
 #include "engine/chat_template/jinja_text_split.h"
+#include "engine/chat_template/jinja_unicode.h"
 
 namespace tokenbutler {
 namespace {
@@ -18,16 +19,24 @@ using Pointers = std::vector<const JinjaValue*>;
 
 constexpr double kTooLarge = 9.2e18;  // for 64 bits
 
-// Digits as Python's int() and float() take them: white space around, underscores between digits.
+// Digits as Python's int() and float() take them: white space around, underscores between digits,
+// decimal digits of any script.
 std::string PlainDigits(const JinjaText& text) {
-  std::string digits(StripText(text, nullptr, true, true).view());
-  for (size_t i = 1; i + 1 < digits.size(); ++i) {
-    if (digits[i] == '_' && std::isxdigit(static_cast<unsigned char>(digits[i - 1])) &&
-        std::isxdigit(static_cast<unsigned char>(digits[i + 1]))) {
-      digits.erase(i--, 1);
-    }
+  const JinjaText stripped = StripText(text, nullptr, true, true);
+  std::string digits;
+  for (size_t at = 0; at < stripped.size(); at += Utf8LengthAt(stripped.view(), at)) {
+    const char32_t c = CodePointAt(stripped.view(), at);
+    AppendCodePoint(IsDecimal(c) ? U'0' + DecimalValue(c) : c, &digits);
   }
-  return digits;
+  const auto is_digit = [&](size_t i) {
+    return i < digits.size() && std::isxdigit(static_cast<unsigned char>(digits[i]));
+  };
+  std::string plain;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    const bool separates = digits[i] == '_' && i > 0 && is_digit(i - 1) && is_digit(i + 1);
+    if (!separates) plain += digits[i];
+  }
+  return plain;
 }
 
 std::optional<double> ParseFloat(const JinjaText& text) {
@@ -65,7 +74,7 @@ std::optional<int64_t> ParseInt(const JinjaText& text, int64_t base) {
   return negative ? -value : value;
 }
 
-JinjaResult Int(JinjaRun&, const JinjaValue& value, const JinjaArgs& args) {
+JinjaResult Int(JinjaRun& run, const JinjaValue& value, const JinjaArgs& args) {
   Pointers a;
   RETURN_IF_ERROR(BindJinjaArgs("int", args, {"default", "base"}, 0, &a));
   const JinjaValue missing = a[0] == nullptr ? JinjaValue(int64_t{0}) : *a[0];
@@ -73,6 +82,7 @@ JinjaResult Int(JinjaRun&, const JinjaValue& value, const JinjaArgs& args) {
   if (const std::optional<int64_t> integer = value.as_int()) return JinjaValue(*integer);
   std::optional<double> number = value.as_number();
   if (const JinjaText* text = value.as_text()) {
+    RETURN_IF_ERROR(run.ChargeText(8 * text->size()));
     const int64_t base = a[1] == nullptr ? 10 : a[1]->as_int().value_or(10);
     if (const std::optional<int64_t> integer = ParseInt(*text, base)) return JinjaValue(*integer);
     number = ParseFloat(*text);
@@ -86,12 +96,13 @@ JinjaResult Int(JinjaRun&, const JinjaValue& value, const JinjaArgs& args) {
   return JinjaValue(static_cast<int64_t>(*number));
 }
 
-JinjaResult Float(JinjaRun&, const JinjaValue& value, const JinjaArgs& args) {
+JinjaResult Float(JinjaRun& run, const JinjaValue& value, const JinjaArgs& args) {
   Pointers a;
   RETURN_IF_ERROR(BindJinjaArgs("float", args, {"default"}, 0, &a));
   if (value.is_undefined()) return JinjaUndefinedError(value);
   if (const std::optional<double> number = value.as_number()) return JinjaValue(*number);
   if (const JinjaText* text = value.as_text()) {
+    RETURN_IF_ERROR(run.ChargeText(8 * text->size()));
     if (const std::optional<double> number = ParseFloat(*text)) return JinjaValue(*number);
   }
   return a[0] == nullptr ? JinjaValue(0.0) : *a[0];

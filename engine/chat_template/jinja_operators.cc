@@ -99,7 +99,8 @@ JinjaResult RepeatSequence(JinjaRun& run, const JinjaValue& sequence, int64_t ti
     RETURN_IF_ERROR(run.ChargeText(text->size() * static_cast<size_t>(times)));
     JinjaTextBuilder builder;
     for (int64_t i = 0; i < times; ++i) builder.Append(*text);
-    return JinjaValue(builder.Build());
+    const JinjaText repeated = builder.Build();
+    return JinjaValue(text->is_markup() ? repeated.AsMarkup() : repeated);
   }
   const JinjaList& list = *sequence.as_list();
   if (list.items.empty()) return sequence;

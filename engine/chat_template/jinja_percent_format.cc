@@ -7,6 +7,7 @@
 #include "engine/chat_template/jinja_number_format.h"
 #include "engine/chat_template/jinja_operators.h"
 #include "engine/chat_template/jinja_run.h"
+#include "engine/chat_template/jinja_text_filters.h"
 #include "engine/chat_template/jinja_unicode.h"
 
 namespace tokenbutler {
@@ -36,7 +37,8 @@ class PercentFormatter {
       return InvalidArgumentError("not all arguments converted during string formatting");
     }
     RETURN_IF_ERROR(run_->ChargeText(out_.size()));
-    return JinjaValue(out_.Build());
+    const JinjaText text = out_.Build();
+    return JinjaValue(format_.is_markup() ? text.AsMarkup() : text);
   }
 
  private:
@@ -124,9 +126,32 @@ class PercentFormatter {
     return Convert(value, spec, zero);
   }
 
+  absl::Status Character(const JinjaValue& value, const JinjaFormatSpec& spec) {
+    JinjaText character;
+    if (const JinjaText* text = value.as_text()) {
+      if (CountCodePoints(text->view()) != 1) return InvalidArgumentError("%c requires one letter");
+      character = *text;
+    } else if (const std::optional<int64_t> code = value.as_int()) {
+      if (*code < 0 || *code > 0x10FFFF) {
+        return InvalidArgumentError("%c of {}, must be in [0, 1114111]", *code);
+      }
+      if (*code >= 0xD800 && *code <= 0xDFFF) {
+        return UnimplementedError("%c of {}, half a surrogate pair", *code);
+      }
+      std::string encoded;
+      AppendCodePoint(static_cast<char32_t>(*code), &encoded);
+      character = JinjaText(std::move(encoded));
+    } else {
+      return InvalidArgumentError("%c requires an int or one letter, not {}", value.TypeName());
+    }
+    PadJinjaText(character, spec, '>', &out_);
+    return absl::OkStatus();
+  }
+
   absl::Status Convert(const JinjaValue& value, JinjaFormatSpec spec, bool zero) {
     if (spec.type == 's' || spec.type == 'r') {
       JinjaText text = spec.type == 's' ? JinjaStr(value) : JinjaRepr(value);
+      if (format_.is_markup()) text = EscapeJinjaHtml(text);
       if (spec.precision >= 0) {
         text = text.Slice(0, OffsetOfCodePoint(text.view(), spec.precision));
       }
@@ -134,6 +159,7 @@ class PercentFormatter {
       return absl::OkStatus();
     }
     if (value.is_undefined()) return JinjaUndefinedError(value);
+    if (spec.type == 'c') return Character(value, spec);
     if (spec.type == 'i' || spec.type == 'u') spec.type = 'd';
     if (std::string_view("dxXoeEfFgG").find(spec.type) == std::string_view::npos) {
       return UnimplementedError("the format directive '%{}' is not supported", spec.type);

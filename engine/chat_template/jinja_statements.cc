@@ -222,7 +222,18 @@ absl::Status JinjaRun::RunCallBlock(const JinjaNode& node) {
 
 JinjaValue JinjaRun::MakeMacro(const JinjaNode& node) {
   auto macro = std::make_shared<JinjaFunction>();
-  macro->repr = fmt::format("<Macro '{}'>", node.name);
+  // The body of a call block is a macro without a name.
+  const bool named = node.kind == JinjaNode::Kind::kMacro;
+  macro->repr = named ? fmt::format("<Macro '{}'>", node.name) : "<Macro anonymous>";
+  std::vector<JinjaValue> parameters;
+  for (const JinjaNode::Parameter& parameter : node.parameters) {
+    parameters.push_back(JinjaValue::Text(parameter.target->name));
+  }
+  macro->attributes = {{"name", named ? JinjaValue::Text(node.name) : JinjaValue()},
+                       {"arguments", JinjaValue::Tuple(std::move(parameters))},
+                       {"catch_kwargs", JinjaValue(node.uses_kwargs)},
+                       {"catch_varargs", JinjaValue(node.uses_varargs)},
+                       {"caller", JinjaValue(node.uses_caller)}};
   macro->call = [&node, outer = scope_](JinjaRun& run, const JinjaArgs& args) {
     return run.CallMacro(node, outer, args);
   };

@@ -26,6 +26,11 @@ absl::StatusOr<std::optional<JinjaValue>> FindAttribute(const JinjaValue& object
     if (const JinjaValue* value = space->Find(name)) return *value;
   }
   if (const JinjaLoop* loop = object.as_loop()) return LoopAttribute(object, *loop, name);
+  if (const JinjaFunction* function = object.as_function()) {
+    for (const auto& [attribute, value] : function->attributes) {
+      if (attribute == name) return value;
+    }
+  }
   return FindJinjaMethod(object, name);
 }
 
@@ -118,6 +123,21 @@ JinjaText SliceText(const JinjaText& text, const SliceRange& range, int64_t leng
   return builder.Build();
 }
 
+// A part of a range is a range too.
+JinjaResult SliceRangeObject(const JinjaList& list, const SliceRange& slice,
+                             std::vector<JinjaValue> items) {
+  auto part = std::make_shared<JinjaList>();
+  part->flavor = JinjaList::Flavor::kRange;
+  part->items = std::move(items);
+  part->range_start = list.range_start + slice.start * list.range_step;
+  part->range_stop = list.range_start + slice.stop * list.range_step;
+  if (__builtin_mul_overflow(list.range_step, slice.step, &part->range_step)) {
+    return UnimplementedError("a step of {} through a range with steps of {}", slice.step,
+                              list.range_step);
+  }
+  return JinjaValue(JinjaValue::ListPtr(std::move(part)));
+}
+
 }  // namespace
 
 JinjaResult JinjaAttribute(const JinjaValue& object, std::string_view name) {
@@ -150,7 +170,8 @@ JinjaResult JinjaSlice(JinjaRun& run, const JinjaValue& object, const JinjaValue
     const int64_t length = CountCodePoints(text->view());
     ASSIGN_OR_RETURN(const SliceRange range, ResolveSlice(start, stop, step, length));
     if (range.step != 1) RETURN_IF_ERROR(run.Charge(length));
-    return JinjaValue(SliceText(*text, range, length));
+    const JinjaText part = SliceText(*text, range, length);
+    return JinjaValue(text->is_markup() ? part.AsMarkup() : part);
   }
   const JinjaList* list = object.as_list();
   if (list == nullptr || !list->is_sequence()) {
@@ -161,7 +182,9 @@ JinjaResult JinjaSlice(JinjaRun& run, const JinjaValue& object, const JinjaValue
   ASSIGN_OR_RETURN(const SliceRange range, ResolveSlice(start, stop, step, length));
   std::vector<JinjaValue> items;
   ForEachIndex(range, length, [&](int64_t i) { items.push_back(list->items[i]); });
-  if (list->flavor == JinjaList::Flavor::kRange) return MakeJinjaList(std::move(items));
+  if (list->flavor == JinjaList::Flavor::kRange) {
+    return SliceRangeObject(*list, range, std::move(items));
+  }
   return MakeJinjaList(std::move(items), list->flavor);
 }
 

@@ -19,7 +19,7 @@ JinjaText JinjaText::Slice(size_t begin, size_t length) const {
   if (begin == 0 && end == size()) return *this;
   JinjaTextBuilder builder;
   builder.Append(*this, begin, end);
-  return builder.Build();
+  return is_markup() ? builder.Build().AsMarkup() : builder.Build();
 }
 
 JinjaText JinjaText::AsMarkup() const {

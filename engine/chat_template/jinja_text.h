@@ -27,7 +27,8 @@ class JinjaText {
   const ByteSpans& content() const { return rep_->content; }
   bool has_content() const { return !rep_->content.empty(); }
 
-  // Bytes [begin, begin + length), cut at the end like string_view::substr.
+  // Bytes [begin, begin + length), cut at the end like string_view::substr. A part of
+  // markup is markup.
   JinjaText Slice(size_t begin, size_t length = std::string_view::npos) const;
 
   // Markup (after |safe or |escape): what is added to it gets escaped, as MarkupSafe does.

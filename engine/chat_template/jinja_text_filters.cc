@@ -6,6 +6,7 @@
 #include "engine/chat_template/jinja_filters.h"
 #include "engine/chat_template/jinja_format.h"
 #include "engine/chat_template/jinja_methods.h"
+#include "engine/chat_template/jinja_operators.h"
 #include "engine/chat_template/jinja_percent_format.h"
 #include "engine/chat_template/jinja_run.h"
 #include "engine/chat_template/jinja_text_split.h"
@@ -120,7 +121,8 @@ JinjaResult Indent(JinjaRun& run, const JinjaValue& value, const JinjaArgs& args
     out.Append(lines[i]);
   }
   RETURN_IF_ERROR(run.ChargeText(out.size()));
-  return JinjaValue(out.Build());
+  const JinjaText indented = out.Build();
+  return JinjaValue(text.is_markup() ? indented.AsMarkup() : indented);
 }
 
 JinjaResult Center(JinjaRun& run, const JinjaValue& value, const JinjaArgs& args) {
@@ -146,10 +148,7 @@ JinjaResult Truncate(JinjaRun& run, const JinjaValue& value, const JinjaArgs& ar
   if (CountCodePoints(text.view()) <= length + leeway) return JinjaValue(text);
   JinjaText kept = text.Slice(0, OffsetOfCodePoint(text.view(), length - end_length));
   if (a[1] == nullptr || !a[1]->Truthy()) kept = SplitOn(kept, " ", 1, /*from_right=*/true)[0];
-  JinjaTextBuilder out;
-  out.Append(kept);
-  out.Append(end);
-  return JinjaValue(out.Build());
+  return JinjaArithmetic(run, "+", JinjaValue(kept), JinjaValue(end));
 }
 
 JinjaResult WordCount(JinjaRun& run, const JinjaValue& value, const JinjaArgs&) {

@@ -9,6 +9,7 @@
 #include "engine/chat_template/jinja_methods.h"
 #include "engine/chat_template/jinja_percent_format.h"
 #include "engine/chat_template/jinja_run.h"
+#include "engine/chat_template/jinja_text_filters.h"
 #include "engine/chat_template/jinja_text_split.h"
 #include "engine/chat_template/jinja_unicode.h"
 
@@ -215,7 +216,7 @@ JinjaResult Join(JinjaRun& run, const Text& text, const Args& args) {
     RETURN_IF_ERROR(run.Charge(static_cast<int64_t>(items[i].as_text()->size() / 16)));
     RETURN_IF_ERROR(run.ChargeText(text.size()));
     if (i > 0) builder.Append(text);
-    builder.Append(*items[i].as_text());
+    builder.Append(text.is_markup() ? EscapeJinjaHtml(*items[i].as_text()) : *items[i].as_text());
     if (builder.size() > run.options().max_output_bytes) return run.ChargeText(builder.size());
   }
   return JinjaValue(builder.Build());
@@ -241,6 +242,29 @@ JinjaResult IsUpper(JinjaRun& run, const Text& text, const Args&) {
 JinjaResult IsLower(JinjaRun& run, const Text& text, const Args&) {
   RETURN_IF_ERROR(run.ChargeText(4 * text.size()));
   return JinjaValue(IsTextLower(text.view()));
+}
+
+template <bool (*holds)(char32_t)>
+JinjaResult EmptyOrAll(JinjaRun& run, const Text& text, const Args& args) {
+  if (text.empty()) return JinjaValue(true);
+  return All<holds>(run, text, args);
+}
+
+bool IsAscii(char32_t c) { return c < 0x80; }
+
+// Capitals where words begin, small letters after them, and a letter at all.
+JinjaResult IsTitle(JinjaRun& run, const Text& text, const Args&) {
+  RETURN_IF_ERROR(run.ChargeText(4 * text.size()));
+  const std::string_view view = text.view();
+  bool any = false;
+  bool in_word = false;
+  for (size_t at = 0; at < view.size(); at += Utf8LengthAt(view, at)) {
+    const char32_t c = CodePointAt(view, at);
+    if (IsCased(c) && IsLowercase(c) != in_word) return JinjaValue(false);
+    in_word = IsCased(c);
+    any |= in_word;
+  }
+  return JinjaValue(any);
 }
 
 enum class Side { kLeft, kRight, kBoth };
@@ -286,15 +310,30 @@ JinjaResult ZeroFill(JinjaRun& run, const Text& text, const Args& args) {
   return JinjaValue(builder.Build());
 }
 
+// As MarkupSafe 3 has it: on markup the result is markup, and the text that is put in (the second
+// argument of replace, center, ljust and rjust) gets escaped.
+template <JinjaTextMethod method>
+JinjaResult Marked(JinjaRun& run, const Text& text, const Args& args) {
+  if (!text.is_markup()) return method(run, text, args);
+  Args escaped = args;
+  if (args.positional.size() > 1 && args.positional[1].is_text()) {
+    const Text& inserted = *args.positional[1].as_text();
+    RETURN_IF_ERROR(run.ChargeText(5 * inserted.size()));
+    escaped.positional[1] = JinjaValue(EscapeJinjaHtml(inserted));
+  }
+  ASSIGN_OR_RETURN(const JinjaValue result, method(run, text, escaped));
+  return JinjaValue(result.as_text()->AsMarkup());
+}
+
 struct Method {
   std::string_view name;
   JinjaTextMethod call;
 };
 
 constexpr Method kMethods[] = {
-    {"capitalize", Mapped<PythonCapitalize>},
-    {"casefold", Mapped<PythonCaseFold>},
-    {"center", Justify<Side::kBoth>},
+    {"capitalize", Marked<Mapped<PythonCapitalize>>},
+    {"casefold", Marked<Mapped<PythonCaseFold>>},
+    {"center", Marked<Justify<Side::kBoth>>},
     {"count", Count},
     {"endswith", Affix<false>},
     {"find", Find<false, false>},
@@ -302,34 +341,37 @@ constexpr Method kMethods[] = {
     {"index", Find<false, true>},
     {"isalnum", All<IsAlphanumeric>},
     {"isalpha", All<IsAlphabetic>},
+    {"isascii", EmptyOrAll<IsAscii>},
     {"isdecimal", All<IsDecimal>},
     {"isdigit", All<IsDigitCharacter>},
     {"islower", IsLower},
     {"isnumeric", All<IsNumeric>},
+    {"isprintable", EmptyOrAll<IsPrintable>},
     {"isspace", All<IsPythonSpace>},
+    {"istitle", IsTitle},
     {"isupper", IsUpper},
-    {"join", Join},
-    {"ljust", Justify<Side::kLeft>},
-    {"lower", Mapped<PythonLower>},
-    {"lstrip", Strip<true, false>},
+    {"join", Marked<Join>},
+    {"ljust", Marked<Justify<Side::kLeft>>},
+    {"lower", Marked<Mapped<PythonLower>>},
+    {"lstrip", Marked<Strip<true, false>>},
     {"partition", Partition<false>},
-    {"removeprefix", RemoveAffix<true>},
-    {"removesuffix", RemoveAffix<false>},
-    {"replace", Replace},
+    {"removeprefix", Marked<RemoveAffix<true>>},
+    {"removesuffix", Marked<RemoveAffix<false>>},
+    {"replace", Marked<Replace>},
     {"rfind", Find<true, false>},
     {"rindex", Find<true, true>},
-    {"rjust", Justify<Side::kRight>},
+    {"rjust", Marked<Justify<Side::kRight>>},
     {"rpartition", Partition<true>},
     {"rsplit", Split<true>},
-    {"rstrip", Strip<false, true>},
+    {"rstrip", Marked<Strip<false, true>>},
     {"split", Split<false>},
     {"splitlines", SplitLines},
     {"startswith", Affix<true>},
-    {"strip", Strip<true, true>},
-    {"swapcase", Mapped<PythonSwapCase>},
-    {"title", Mapped<PythonTitle>},
-    {"upper", Mapped<PythonUpper>},
-    {"zfill", ZeroFill},
+    {"strip", Marked<Strip<true, true>>},
+    {"swapcase", Marked<Mapped<PythonSwapCase>>},
+    {"title", Marked<Mapped<PythonTitle>>},
+    {"upper", Marked<Mapped<PythonUpper>>},
+    {"zfill", Marked<ZeroFill>},
 };
 
 }  // namespace

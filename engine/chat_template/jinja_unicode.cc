@@ -118,6 +118,12 @@ bool IsAlphabetic(char32_t c) {
   return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
 }
 bool IsDecimal(char32_t c) { return CategoryOf(c) == UTF8PROC_CATEGORY_ND; }
+int DecimalValue(char32_t c) {
+  // Unicode lays decimal digits out in runs from zero to nine, some next to each other.
+  int before = 0;
+  while (IsDecimal(c - before - 1)) ++before;
+  return before % 10;
+}
 bool IsNumeric(char32_t c) {
   const utf8proc_category_t category = CategoryOf(c);
   return category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO;

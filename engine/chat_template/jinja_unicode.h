@@ -26,6 +26,7 @@ bool IsPythonSpace(char32_t code_point);
 bool IsPythonLineBreak(char32_t code_point);
 bool IsAlphabetic(char32_t code_point);      // str.isalpha: categories L*
 bool IsDecimal(char32_t code_point);         // str.isdecimal: category Nd
+int DecimalValue(char32_t code_point);       // 0 to 9. REQUIRES: IsDecimal(code_point).
 bool IsNumeric(char32_t code_point);         // str.isnumeric: categories N*
 bool IsDigitCharacter(char32_t code_point);  // str.isdigit: decimals, super- and subscripts ...
 bool IsUppercase(char32_t code_point);

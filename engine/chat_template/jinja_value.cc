@@ -231,10 +231,12 @@ absl::StatusOr<bool> JinjaLess(const JinjaValue& a, const JinjaValue& b) {
 absl::StatusOr<std::vector<JinjaValue>> JinjaItems(const JinjaValue& value) {
   if (value.is_undefined()) return std::vector<JinjaValue>();
   if (const JinjaText* text = value.as_text()) {
+    // Iterating over markup gives plain strings, while indexing it gives markup.
+    const JinjaText plain(std::string(text->view()), text->content());
     std::vector<JinjaValue> characters;
     for (size_t begin = 0; begin < text->size();) {
       const size_t length = Utf8LengthAt(text->view(), begin);
-      characters.emplace_back(text->Slice(begin, length));
+      characters.emplace_back(plain.Slice(begin, length));
       begin += length;
     }
     return characters;

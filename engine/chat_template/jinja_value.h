@@ -153,6 +153,7 @@ struct JinjaFunction {
   std::string repr;
   std::function<JinjaResult(JinjaRun&, const JinjaArgs&)> call;
   int depth = 1;
+  std::vector<std::pair<std::string_view, JinjaValue>> attributes;  // of a macro: its name ...
 };
 
 // The `loop` variable of a running for statement.
