@@ -1,8 +1,8 @@
-"""Makes tests/fuzz/corpus/{gguf,safetensors}: small valid files that the fuzzers start from.
+"""Makes tests/fuzz/corpus/{gguf,safetensors,chat_template}: small valid files that the fuzzers start from.
 
     python3 tools/golden/make_fuzz_corpus.py tests/fuzz/corpus
 
-Needs tools/golden/requirements.txt.
+Needs tools/golden/requirements.txt, and tests/data/chat_templates as it is to be.
 """
 
 import json
@@ -133,9 +133,30 @@ def make_safetensors(folder):
         (folder / name).write_bytes(data)
 
 
+def make_chat_templates(folder):
+    """Golden templates and groups of golden snippets; behind a zero byte, text of a message."""
+    golden = pathlib.Path(__file__).parents[2] / "tests" / "data" / "chat_templates"
+    for old in [*folder.glob("rendered_*"), *folder.glob("failing_*")]:
+        old.unlink()
+    text = '[{"name": "f<b>", "parameters": {"type": "object", "properties": {"é": {"type": "string"}}}}]'
+    for path in sorted((golden.parents[2] / "tools" / "golden" / "chat_templates").glob("*.jinja")):
+        (folder / path.stem).write_bytes(path.read_bytes() + b"\0" + text.encode())
+    # What fails ends a rendering, so it gets groups of its own; one syntax error hides the rest.
+    snippets = json.loads((golden / "snippets.json").read_text())["snippets"]
+    groups = {"rendered": [], "failing": []}
+    for snippet in snippets:
+        if "Syntax" not in snippet.get("error", ""):
+            groups["failing" if "error" in snippet else "rendered"].append(snippet["template"])
+    for name, size in {"rendered": 6, "failing": 3}.items():
+        for number, first in enumerate(range(0, len(groups[name]), size)):
+            source = "\n".join(groups[name][first : first + size])
+            (folder / f"{name}_{number:02}").write_bytes(source.encode() + b'\0{"a": ["b"]}')
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
-    for name, make in {"gguf": make_gguf, "safetensors": make_safetensors}.items():
+    makers = {"gguf": make_gguf, "safetensors": make_safetensors, "chat_template": make_chat_templates}
+    for name, make in makers.items():
         (root / name).mkdir(parents=True, exist_ok=True)
         make(root / name)
 
