@@ -89,6 +89,7 @@ absl::StatusOr<Report> RunAttention(const AttentionOptions& o, ComputePool& pool
       AttentionCase attention(o, depth, batch, cache);
       RETURN_IF_ERROR(attention.AllocateWorkspace());
       std::vector<double> seconds;
+      seconds.reserve(o.repeats);
       const double bandwidth = probe.Measure();
       for (int r = 0; r < o.repeats; ++r) seconds.push_back(attention.Measure(pool));
       const double median = Median(seconds);

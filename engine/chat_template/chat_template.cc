@@ -114,7 +114,7 @@ class JinjaChatTemplate : public ChatTemplate {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Compile(std::string source,
+absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Compile(const std::string& source,
                                                                     TemplateOptions options) {
   RETURN_IF_ERROR(CheckUtf8("chat template", source));
   ASSIGN_OR_RETURN(std::vector<JinjaToken> tokens, LexJinja(source));

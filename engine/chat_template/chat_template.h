@@ -66,7 +66,7 @@ class ChatTemplate {
  public:
   // INVALID_ARGUMENT for a syntax error and UNIMPLEMENTED for a construct, filter or test that is
   // not known; both name it and the line.
-  static absl::StatusOr<std::unique_ptr<ChatTemplate>> Compile(std::string source,
+  static absl::StatusOr<std::unique_ptr<ChatTemplate>> Compile(const std::string& source,
                                                                TemplateOptions options);
   virtual ~ChatTemplate() = default;
 

@@ -117,7 +117,7 @@ absl::StatusOr<bool> JinjaRun::ApplyTest(std::string_view name, const JinjaValue
   return RunJinjaTest(*this, name, value, args);
 }
 
-absl::Status JinjaRun::Raise(std::string message) {
+absl::Status JinjaRun::Raise(const std::string& message) {
   raised_ = true;
   return absl::InvalidArgumentError(message);
 }

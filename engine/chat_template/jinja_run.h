@@ -54,7 +54,7 @@ class JinjaRun {
   absl::StatusOr<bool> ApplyTest(std::string_view name, const JinjaValue& value,
                                  const JinjaArgs& args);
   // The error of raise_exception: reported with its message alone.
-  absl::Status Raise(std::string message);
+  absl::Status Raise(const std::string& message);
 
   // namespace(...): the run empties it at its end, so that namespaces may hold each other.
   JinjaValue NewNamespace(std::vector<std::pair<std::string, JinjaValue>> attributes);

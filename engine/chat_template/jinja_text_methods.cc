@@ -72,6 +72,7 @@ JinjaResult Split(JinjaRun& run, const Text& text, const Args& args) {
     parts = SplitOn(text, separator.view(), max_splits, from_right);
   }
   std::vector<JinjaValue> items;
+  items.reserve(parts.size());
   for (Text& part : parts) items.emplace_back(std::move(part));
   return MakeJinjaList(std::move(items));
 }

@@ -125,7 +125,7 @@ ContextCut Cut(const DecodeAttentionParams& p, const DecodeAttentionParams::Quer
 // [group_size][head_dim] }, states and each accumulator on cache lines of their own.
 class PieceStates {
  public:
-  PieceStates(const DecodeAttentionParams& p)
+  explicit PieceStates(const DecodeAttentionParams& p)
       : workspace_(reinterpret_cast<std::byte*>(p.workspace)),
         num_kv_heads_(p.layout.num_kv_heads),
         group_size_(p.num_heads / p.layout.num_kv_heads),
