@@ -48,16 +48,6 @@ void KeepLargeAllocations() {
   mallopt(M_TRIM_THRESHOLD, 512 << 20);
 }
 
-// LibTorch's OpenMP threads must sleep while they wait, not spin: they share the CPUs with our own
-// pool. OpenMP reads this before main(), so the process starts itself once more.
-void UsePassiveOpenMp(char** argv) {
-  if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
-  setenv("OMP_WAIT_POLICY", "PASSIVE", 1);
-  execv("/proc/self/exe", argv);
-  // Still here: slower, but it works.
-  std::perror("tokenbutler-server: cannot restart with OMP_WAIT_POLICY=PASSIVE");
-}
-
 // protobuf reports each damaged message on standard error; our answers to the client say it better.
 void QuietProtobuf() {
   google::protobuf::SetLogHandler(
@@ -310,7 +300,6 @@ int Main(int argc, char** argv) {
     fmt::print("{}", command_line->text);
     return 0;
   }
-  UsePassiveOpenMp(argv);
   KeepLargeAllocations();
   QuietProtobuf();
   signal(SIGPIPE, SIG_IGN);
