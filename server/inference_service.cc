@@ -217,11 +217,12 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
 
   auto job = [reactor, response, model = *std::move(model), call = *std::move(call)]() mutable {
     absl::StatusOr<TokenizedPrompt> prompt = TokenizePrompt(*model, std::move(call.input));
-    v1::TokenizeResponse converted;
-    if (prompt.ok()) {
-      converted = ToResponse(*std::move(prompt), *model->tokenizer, call.return_tokens);
+    if (!prompt.ok()) {
+      Reply(reactor, response, prompt.status(), v1::TokenizeResponse());
+      return;
     }
-    Reply(reactor, response, prompt.status(), converted);
+    Reply(reactor, response, absl::OkStatus(),
+          ToResponse(*std::move(prompt), *model->tokenizer, call.return_tokens));
   };
   const absl::Status queued = parts_.preparer->Run(std::move(job));
   if (!queued.ok()) return Reply(reactor, response, queued, v1::TokenizeResponse());
