@@ -50,10 +50,11 @@ absl::StatusOr<JinjaDict> ParseObject(std::string_view field, const std::string&
 }
 
 // None when there is no text: what transformers passes for what the caller left out.
-JinjaResult ParseOptional(std::string_view field, const std::string& json) {
+JinjaResult ParseOptionalArray(std::string_view field, const std::string& json) {
   if (json.empty()) return JinjaValue();
   JinjaResult value = ParseJinjaJson(json);
   if (!value.ok()) return Annotate(value.status(), field);
+  if (value->as_list() == nullptr) return InvalidArgumentError("{} is not a JSON array", field);
   return value;
 }
 
@@ -65,10 +66,12 @@ JinjaResult MessageValue(const ChatMessage& message, size_t index) {
                                                          ? JinjaValue::Text(message.role)
                                                          : ContentValue(message.role)));
   RETURN_IF_ERROR(dict.Set(JinjaValue::Text("content"), JinjaValue()));
-  ASSIGN_OR_RETURN(const JinjaDict fields, ParseObject(field + ".fields", message.fields_json));
+  ASSIGN_OR_RETURN(const JinjaDict fields,
+                   ParseObject(field + ".fields_json", message.fields_json));
   for (const auto& [key, value] : fields.entries) {
     if (key.as_text()->view() == "role") {
-      return InvalidArgumentError("{}.fields has a \"role\", which has a field of its own", field);
+      return InvalidArgumentError("{}.fields_json has a \"role\", which has a field of its own",
+                                  field);
     }
     RETURN_IF_ERROR(dict.Set(key, value));
   }
@@ -90,8 +93,9 @@ class JinjaChatTemplate : public ChatTemplate {
       ASSIGN_OR_RETURN(JinjaValue message, MessageValue(input.messages[i], i));
       messages.push_back(std::move(message));
     }
-    ASSIGN_OR_RETURN(const JinjaValue tools, ParseOptional("tools", input.tools_json));
-    ASSIGN_OR_RETURN(const JinjaValue documents, ParseOptional("documents", input.documents_json));
+    ASSIGN_OR_RETURN(const JinjaValue tools, ParseOptionalArray("tools_json", input.tools_json));
+    ASSIGN_OR_RETURN(const JinjaValue documents,
+                     ParseOptionalArray("documents_json", input.documents_json));
     ASSIGN_OR_RETURN(const JinjaDict kwargs,
                      ParseObject("template_kwargs", input.template_kwargs_json));
 

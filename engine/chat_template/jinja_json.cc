@@ -55,7 +55,7 @@ class ValueReader : public nlohmann::json_sax<nlohmann::json> {
 
   bool Open(bool is_object) {
     if (open_.size() >= static_cast<size_t>(kMaxJinjaValueDepth)) {
-      status_ = ResourceExhaustedError("JSON nests deeper than {}", kMaxJinjaValueDepth);
+      status_ = InvalidArgumentError("JSON nests deeper than {}", kMaxJinjaValueDepth);
       return false;
     }
     open_.emplace_back().is_object = is_object;

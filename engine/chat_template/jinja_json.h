@@ -7,8 +7,8 @@
 namespace tokenbutler {
 
 // Reads JSON as Python's json module would, objects in their order. Every string in it counts as
-// content. INVALID_ARGUMENT with the position for a syntax error; RESOURCE_EXHAUSTED for nesting
-// beyond kMaxJinjaValueDepth. Integers beyond 64 bits become floats.
+// content. INVALID_ARGUMENT with the position for a syntax error, and for nesting beyond
+// kMaxJinjaValueDepth. Integers beyond 64 bits become floats.
 JinjaResult ParseJinjaJson(std::string_view json);
 
 }  // namespace tokenbutler

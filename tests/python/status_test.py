@@ -1,5 +1,6 @@
 """Every error a client can meet: its code, and a message that names the field, the value and the bound."""
 
+import json
 import math
 import time
 
@@ -30,6 +31,12 @@ def sampling(**fields):
 
 def stopping(**fields):
     return chat_request("Hi", stop=options_pb2.StopOptions(**fields))
+
+
+def chatting(**fields):
+    message = {name: fields.pop(name) for name in ("role", "content", "fields_json") if name in fields}
+    return pb.GenerateRequest(chat=input_pb2.ChatInput(
+        messages=[input_pb2.ChatMessage(**{"role": "user", "content": "Hi", **message})], **fields), max_tokens=2)
 
 
 BAD_REQUESTS = [
@@ -64,8 +71,18 @@ BAD_REQUESTS = [
     ("text", pb.GenerateRequest(text="")),
     ("input", pb.GenerateRequest()),
     ("messages", pb.GenerateRequest(chat=input_pb2.ChatInput())),
-    ("messages[0].fields", pb.GenerateRequest(chat=input_pb2.ChatInput(
-        messages=[input_pb2.ChatMessage(role="user", content="Hi", fields_json="{not json")]))),
+    ("messages[0].role", chatting(role="")),
+    ("messages[0].role", chatting(role="x" * 65)),
+    ("messages[0].fields_json", chatting(fields_json="{not json")),
+    ("messages[0].fields_json", chatting(fields_json="[1]")),
+    ("messages[0].fields_json", chatting(fields_json='{"a": NaN}')),
+    ("messages[0].fields_json", chatting(fields_json='{"a": ' + "[" * 10000 + "]" * 10000 + "}")),
+    ("messages[0].fields_json", chatting(fields_json='{"role": "system"}')),
+    ("tools_json", chatting(tools_json="[{]")),
+    ("tools_json", chatting(tools_json='{"type": "function"}')),
+    ("documents_json", chatting(documents_json="[1")),
+    ("documents_json", chatting(documents_json='"text"')),
+    ("template_kwargs.x", chatting(template_kwargs={"x": INFINITY})),
 ]
 
 
@@ -138,3 +155,18 @@ def test_request_that_can_never_fit():
         details = dict(error.trailing_metadata()).get("grpc-status-details-bin", b"")
         assert b"google.rpc.RetryInfo" not in details
         assert ask(server.stub(), chat_request("Hi", max_tokens=4)).finished
+
+
+def test_every_log_line_is_json_and_names_its_request():
+    with serving.Server("--log-format", "json") as server:
+        stub = server.stub()
+        ask(stub, chat_request("Hi", max_tokens=2, request_id="my-request"))
+        drawn = ask(stub, chat_request("Hi", max_tokens=2)).finished[0].request_id
+        expect_error(grpc.StatusCode.INVALID_ARGUMENT, lambda: ask(stub, sampling(top_p=7.0)))
+        server.wait_for_metric("open_streams", 0)
+        lines = [json.loads(line) for line in server.log().splitlines()]
+    assert all({"time", "level", "message"} <= line.keys() for line in lines)
+    about = {line["request_id"]: line["message"] for line in lines if "request_id" in line}
+    assert about["my-request"].startswith("OK after")
+    assert about[drawn].startswith("OK after")
+    assert any("INVALID_ARGUMENT" in message and "top_p" in message for message in about.values())

@@ -173,14 +173,16 @@ TEST(ChatTemplateTest, BadInputNamesTheField) {
   expect(input, "messages[0].content is not valid UTF-8 at byte 0");
   input = UserSays("ok");
   input.messages[0].fields_json = "[1]";
-  expect(input, "messages[0].fields is not a JSON object");
+  expect(input, "messages[0].fields_json is not a JSON object");
   input.messages[0].fields_json = "{\"a\": }";
-  expect(input, "messages[0].fields: not valid JSON at byte");
+  expect(input, "messages[0].fields_json: not valid JSON at byte");
   input.messages[0].fields_json = "{\"role\": \"x\"}";
-  expect(input, "messages[0].fields has a \"role\"");
+  expect(input, "messages[0].fields_json has a \"role\"");
   input = UserSays("ok");
   input.tools_json = "nope";
-  expect(input, "tools: not valid JSON");
+  expect(input, "tools_json: not valid JSON");
+  input.tools_json = "{}";
+  expect(input, "tools_json is not a JSON array");
   input.tools_json = "";
   input.template_kwargs_json = "3";
   expect(input, "template_kwargs is not a JSON object");
@@ -189,7 +191,7 @@ TEST(ChatTemplateTest, BadInputNamesTheField) {
 TEST(ChatTemplateTest, DeepJsonIsRefused) {
   ChatInput input;
   input.tools_json = std::string(100'000, '[') + std::string(100'000, ']');
-  EXPECT_EQ(Render("x", input).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Render("x", input).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(ChatTemplateTest, KeywordArgumentsDoNotReplaceTheConversation) {
