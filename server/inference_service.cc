@@ -157,6 +157,10 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
   };
   const auto writer =
       StreamWriter::Create(context, parts_.metrics, parts_.clock, std::move(options));
+  if (!request->Valid()) {  // the client left before its message came
+    writer->OnCancel();
+    return writer.get();
+  }
   absl::Status accepted = call.status();
   if (accepted.ok()) {
     accepted = parts_.streams->Add(writer);

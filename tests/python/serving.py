@@ -110,6 +110,10 @@ class Server:
                 values[match.group(1)] = float(match.group(2))
         return values
 
+    def process_metric(self, name):
+        """A metric without our prefix."""
+        return float(re.search(rf"^{name} (\S+)$", self.metrics_text(), re.M).group(1))
+
     def wait_for_metric(self, series, value, timeout=60):
         end = time.monotonic() + timeout
         while True:

@@ -1,6 +1,8 @@
 """Many streams, rude clients and the end of the server."""
 
+import concurrent.futures
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -33,6 +35,53 @@ def test_200_concurrent_streams(server, stub):
     server.wait_for_metric("requests_waiting", 0)
     server.wait_for_metric("kv_host_used_bytes", 0)
     server.wait_for_metric("open_streams", 0)
+
+
+def end_early(stub, seed):
+    """One call that is cancelled or meets its deadline after a random time; its status."""
+    chance = random.Random(seed)
+    patience = chance.choice([0.005, 0.05, 0.5]) * chance.random()
+    request = pb.GenerateRequest(text="word " * chance.choice([1, 20, 700]), max_tokens=400)
+    request.stop.ignore_eos = True
+    by_deadline = chance.random() < 0.5
+    call = stub.Generate(request, timeout=patience if by_deadline else serving.CALL_SECONDS)
+    if not by_deadline:
+        time.sleep(patience)
+        call.cancel()
+    try:
+        for _ in call:
+            pass
+        return grpc.StatusCode.OK
+    except grpc.RpcError as error:
+        return error.code()
+
+
+def test_a_thousand_random_cancels_and_deadlines_leave_nothing_behind():
+    def resident_bytes():
+        for gauge in ("requests_preparing", "requests_running", "requests_waiting", "open_streams", "kv_host_used_bytes"):
+            server.wait_for_metric(gauge, 0)
+        return server.process_metric("process_resident_memory_bytes")
+
+    def end_many(count, first_seed):
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            codes = list(pool.map(lambda seed: end_early(stub, seed), range(first_seed, first_seed + count)))
+        assert set(codes) == {grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED}
+
+    # Small and touched at the start, so that the KV cache is no growth.
+    with serving.Server("--kv-capacity", "256MiB", "--kv-prefault", "--max-model-len", "5000") as server:
+        stub = server.stub()
+        end_many(300, first_seed=0)  # arenas and gRPC's caches fill up
+        before = resident_bytes()
+        end_many(1000, first_seed=300)
+        grown = resident_bytes() - before
+        assert grown < 32 << 20, f"{grown} bytes kept for 1,000 ended calls"
+        page = server.metrics()
+        for code in grpc.StatusCode:
+            if code not in (grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED):
+                assert page[f'requests_total{{code="{code.name}"}}'] == 0, code
+        for stage in ("queue", "prefill", "decode"):
+            assert page[f'deadline_expired_total{{stage="{stage}"}}'] > 0, stage
+        assert ask(stub, chat_request("Say hello.", max_tokens=8)).finished
 
 
 def test_client_that_dies(server):

@@ -133,7 +133,8 @@ int64_t ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-// `count` calls from a few clients, each ended by chance: a cancel, a deadline, an abort, or not.
+// `count` calls from a few clients; each meets a cancel or a deadline at a random time, or ends by
+// itself.
 void RandomEnds(TestServer& server, int count) {
   constexpr int kClients = 8;
   std::atomic<int> next = 0;
