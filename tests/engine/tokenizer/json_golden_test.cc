@@ -27,7 +27,9 @@ class JsonGoldenTest : public testing::TestWithParam<std::string> {
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 
-TEST_P(JsonGoldenTest, EqualsHuggingFace) { ExpectEqualsHuggingFace(*tokenizer_, GetParam()); }
+TEST_P(JsonGoldenTest, EqualsHuggingFace) {
+  ExpectEqualsHuggingFace(*tokenizer_, GetParam(), 1000);
+}
 
 TEST_P(JsonGoldenTest, StreamsLikeDecode) { ExpectStreamsLikeDecode(*tokenizer_, GetParam()); }
 

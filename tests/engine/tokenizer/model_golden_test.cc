@@ -25,7 +25,9 @@ class ModelGoldenTest : public testing::TestWithParam<std::string> {
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 
-TEST_P(ModelGoldenTest, EqualsHuggingFace) { ExpectEqualsHuggingFace(*tokenizer_, GetParam()); }
+TEST_P(ModelGoldenTest, EqualsHuggingFace) {
+  ExpectEqualsHuggingFace(*tokenizer_, GetParam(), 5000);
+}
 
 TEST_P(ModelGoldenTest, StreamsLikeDecode) { ExpectStreamsLikeDecode(*tokenizer_, GetParam()); }
 
