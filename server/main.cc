@@ -42,7 +42,7 @@ namespace tokenbutler {
 namespace {
 
 // glibc gives large blocks back to the kernel, and the page faults of taking them again dominate
-// prefill (docs/architecture.md). 32 MiB is the largest threshold that it accepts.
+// prefill. 32 MiB is the largest threshold that it accepts.
 void KeepLargeAllocations() {
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 512 << 20);
