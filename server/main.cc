@@ -75,7 +75,8 @@ int64_t ResidentBytes() {
 // Everything that depends on the model, in the order of construction.
 struct ModelStack {
   std::unique_ptr<Tokenizer> tokenizer;
-  std::unique_ptr<ChatTemplate> chat_template;  // null when the model has none
+  std::unique_ptr<ChatTemplate> chat_template;  // null when the model has none, or for:
+  std::string chat_template_error;
   std::unique_ptr<KvStore> kv_store;
   std::unique_ptr<BlockPool> block_pool;
   std::unique_ptr<ComputePool> compute_pool;
@@ -121,8 +122,9 @@ absl::Status BuildText(LoadedModel* model, ModelStack* stack) {
     stack->chat_template = *std::move(compiled);
   } else {
     // Text and token ids can still be served.
+    stack->chat_template_error = std::string(compiled.status().message());
     LogWarning("the model's chat template cannot be used, chat input will be refused: {}",
-               std::string(compiled.status().message()));
+               stack->chat_template_error);
   }
   return absl::OkStatus();
 }
@@ -197,6 +199,7 @@ absl::StatusOr<ModelStack> BuildModelStack(const ServerConfig& config, Clock* cl
   served->engine = stack.engine.get();
   served->tokenizer = stack.tokenizer.get();
   served->chat_template = stack.chat_template.get();
+  served->chat_template_error = stack.chat_template_error;
   stack.served = std::move(served);
   return stack;
 }

@@ -19,6 +19,13 @@ absl::Status CheckTextBytes(const ServedModel& model, const char* field, size_t 
 }
 
 absl::StatusOr<TokenizedPrompt> TokenizeChat(const ServedModel& model, const ChatInput& chat) {
+  if (model.chat_template == nullptr && !model.chat_template_error.empty()) {
+    return WithField(
+        UnimplementedError("chat is set, but the chat template of model '{}' cannot be "
+                           "used ({}): use text or token_ids",
+                           model.name, model.chat_template_error),
+        "chat");
+  }
   if (model.chat_template == nullptr) {
     return WithField(InvalidArgumentError("chat is set, but model '{}' has no chat template: use "
                                           "text or token_ids",

@@ -30,6 +30,7 @@ struct ServedModel {
   Engine* engine = nullptr;
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;  // null: chat input is refused
+  std::string chat_template_error;  // why it is null although the model has one; empty: it has none
 };
 
 }  // namespace tokenbutler

@@ -128,6 +128,12 @@ void AddInputs(Rows& rows) {
       {"text", "4001 bytes", "4000", [](Request& r) { r.set_text(std::string(4001, 'x')); }});
   rows.push_back(
       {"token_ids.ids", "0 entries", "1 to 1000", [](Request& r) { r.mutable_token_ids(); }});
+  rows.push_back({"token_ids.ids", "1001 entries", "1 to 1000", [](Request& r) {
+                    for (int i = 0; i < 1001; ++i) r.mutable_token_ids()->add_ids(1);
+                  }});
+  rows.push_back({"input", "1000 tokens", "1 to 999", [](Request& r) {  // one must be left
+                    for (int i = 0; i < 1000; ++i) r.mutable_token_ids()->add_ids(1);
+                  }});
   for (const int v : {-1, 258, kMin, kMax}) {
     rows.push_back({"token_ids.ids[1]", std::to_string(v), "[0, 258)", [v](Request& r) {
                       r.mutable_token_ids()->add_ids(1);
@@ -150,11 +156,13 @@ void AddInputs(Rows& rows) {
                     message->set_role("user");
                     message->set_content(std::string(4001, 'x'));
                   }});
-  rows.push_back({"chat.template_kwargs.x", "nan", "finite", [](Request& r) {
-                    r.mutable_chat()->add_messages()->set_role("user");
-                    auto* fields = r.mutable_chat()->mutable_template_kwargs()->mutable_fields();
-                    (*fields)["x"].set_number_value(kNan);
-                  }});
+  for (const float v : {kNan, kInf, -kInf}) {
+    rows.push_back({"chat.template_kwargs.x", fmt::format("{}", v), "finite", [v](Request& r) {
+                      r.mutable_chat()->add_messages()->set_role("user");
+                      auto* fields = r.mutable_chat()->mutable_template_kwargs()->mutable_fields();
+                      (*fields)["x"].set_number_value(v);
+                    }});
+  }
 }
 
 void AddNames(Rows& rows) {
@@ -230,8 +238,8 @@ TEST(BadRequestTest, TextThatIsNotUtf8) {
     EXPECT_EQ(result.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << row.field;
     EXPECT_THAT(result.status.error_message(),
                 ::testing::AllOf(HasSubstr(row.field), HasSubstr("byte 2"), HasSubstr("UTF-8")));
+    EXPECT_TRUE(server.Generate(TextRequest("next", 1)).status.ok()) << row.field;
   }
-  EXPECT_TRUE(server.Generate(TextRequest("next", 1)).status.ok());
 }
 
 TEST(BadRequestTest, BytesThatAreNoMessage) {
@@ -254,38 +262,79 @@ TEST(BadRequestTest, LargerThanTheReceiveLimit) {
   EXPECT_TRUE(server.Generate(TextRequest("next", 1)).status.ok());
 }
 
-TEST(BadRequestTest, OtherCalls) {
+TEST(BadRequestTest, EveryFieldOfTheOtherCalls) {
   TestServer server;
-  const auto code = [&](auto&& call) {
-    grpc::ClientContext context;
-    return call(&context).error_code();
-  };
-  v1::TokenizeResponse tokens;
-  v1::DetokenizeResponse text;
-  v1::AbortResponse aborted;
-  v1::GetModelInfoResponse model;
-  v1::TokenizeRequest too_long;
-  too_long.set_text(std::string(4001, 'x'));
-  v1::TokenizeRequest other_model;
-  other_model.set_text("x");
-  other_model.set_model("other");
-  v1::DetokenizeRequest wrong_id;
-  wrong_id.add_token_ids(258);
-  v1::AbortRequest bad_id;
-  bad_id.add_request_ids("a b");
-  v1::GetModelInfoRequest other_info;
-  other_info.set_model("other");
   v1::InferenceService::Stub& stub = server.stub();
-  const auto invalid = grpc::StatusCode::INVALID_ARGUMENT;
-  EXPECT_EQ(code([&](auto* c) { return stub.Tokenize(c, {}, &tokens); }), invalid);
-  EXPECT_EQ(code([&](auto* c) { return stub.Tokenize(c, too_long, &tokens); }), invalid);
-  EXPECT_EQ(code([&](auto* c) { return stub.Tokenize(c, other_model, &tokens); }),
-            grpc::StatusCode::NOT_FOUND);
-  EXPECT_EQ(code([&](auto* c) { return stub.Detokenize(c, wrong_id, &text); }), invalid);
-  EXPECT_EQ(code([&](auto* c) { return stub.Abort(c, {}, &aborted); }), invalid);
-  EXPECT_EQ(code([&](auto* c) { return stub.Abort(c, bad_id, &aborted); }), invalid);
-  EXPECT_EQ(code([&](auto* c) { return stub.GetModelInfo(c, other_info, &model); }),
-            grpc::StatusCode::NOT_FOUND);
+  struct Row {
+    std::string field, value, bound;
+    std::function<grpc::Status(grpc::ClientContext*)> call;
+    grpc::StatusCode code = grpc::StatusCode::INVALID_ARGUMENT;
+  };
+  const auto tokenize = [&](auto set) {
+    return [&stub, set](grpc::ClientContext* context) {
+      v1::TokenizeRequest request;
+      set(request);
+      v1::TokenizeResponse response;
+      return stub.Tokenize(context, request, &response);
+    };
+  };
+  const auto detokenize = [&](const std::string& model, int id) {
+    return [&stub, model, id](grpc::ClientContext* context) {
+      v1::DetokenizeRequest request;
+      request.set_model(model);
+      request.add_token_ids(1);
+      request.add_token_ids(id);
+      v1::DetokenizeResponse response;
+      return stub.Detokenize(context, request, &response);
+    };
+  };
+  const auto abort = [&](const std::vector<std::string>& ids) {
+    return [&stub, ids](grpc::ClientContext* context) {
+      v1::AbortRequest request;
+      request.mutable_request_ids()->Add(ids.begin(), ids.end());
+      v1::AbortResponse response;
+      return stub.Abort(context, request, &response);
+    };
+  };
+  using Tokenize = v1::TokenizeRequest;
+  std::vector<Row> rows = {
+      {"input", "empty", "text, chat", tokenize([](Tokenize&) {})},
+      {"text", "4001 bytes", "4000",
+       tokenize([](Tokenize& r) { r.set_text(std::string(4001, 'x')); })},
+      {"chat.messages", "0 entries", "1 to 4096", tokenize([](Tokenize& r) { r.mutable_chat(); })},
+      {"chat.messages[0].role", "0 bytes", "1 to 64",
+       tokenize([](Tokenize& r) { r.mutable_chat()->add_messages(); })},
+      {"request_ids", "0 entries", "1 to 1024", abort({})},
+      {"request_ids", "1025 entries", "1024", abort(std::vector<std::string>(1025, "x"))},
+      {"request_ids[1]", "'a b'", "[A-Za-z0-9._:-]", abort({"a", "a b"})},
+      {"request_ids[0]", "0 bytes", "1 to 128", abort({""})},
+      {"request_ids[0]", "129 bytes", "128", abort({std::string(129, 'x')})},
+      {"model", "'other'", "'fake'", tokenize([](Tokenize& r) { r.set_model("other"); }),
+       grpc::StatusCode::NOT_FOUND},
+      {"model", "'other'", "'fake'", detokenize("other", 1), grpc::StatusCode::NOT_FOUND},
+  };
+  for (const int id : {-1, 258, kMin, kMax}) {
+    rows.push_back({"token_ids[1]", std::to_string(id), "[0, 258)", detokenize("", id)});
+  }
+  rows.push_back({"model", "'other'", "'fake'",
+                  [&stub](grpc::ClientContext* context) {
+                    v1::GetModelInfoRequest request;
+                    request.set_model("other");
+                    v1::GetModelInfoResponse response;
+                    return stub.GetModelInfo(context, request, &response);
+                  },
+                  grpc::StatusCode::NOT_FOUND});
+  for (const Row& row : rows) {
+    grpc::ClientContext context;
+    const grpc::Status status = row.call(&context);
+    EXPECT_EQ(status.error_code(), row.code) << row.field << ": " << status.error_message();
+    EXPECT_THAT(status.error_message(), HasSubstr(row.value)) << row.field;
+    EXPECT_THAT(status.error_message(), HasSubstr(row.bound)) << row.field;
+    const auto detail = Detail<google::rpc::BadRequest>(status);
+    ASSERT_TRUE(detail) << row.field;
+    EXPECT_EQ(detail->field_violations(0).field(), row.field);
+  }
+  EXPECT_TRUE(server.Generate(TextRequest("next", 1)).status.ok());
 }
 
 TEST(BadRequestTest, ChatWithoutATemplate) {
@@ -297,6 +346,18 @@ TEST(BadRequestTest, ChatWithoutATemplate) {
   const StreamResult result = server.Generate(request);
   EXPECT_EQ(result.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(result.status.error_message(), HasSubstr("no chat template"));
+}
+
+TEST(BadRequestTest, ChatWithATemplateThatCannotBeUsedNamesTheConstruct) {
+  TestServer::Options options;
+  options.chat_template = false;
+  options.chat_template_error = "chat template line 3: the tag 'import' is not supported";
+  TestServer server(options);
+  Request request;
+  request.mutable_chat()->add_messages()->set_role("user");
+  const StreamResult result = server.Generate(request);
+  EXPECT_EQ(result.status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_THAT(result.status.error_message(), HasSubstr("line 3: the tag 'import'"));
 }
 
 }  // namespace

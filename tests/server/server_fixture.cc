@@ -90,6 +90,7 @@ void TestServer::StartServing() {
     model->chat_template = &chat_template_;
     model->chat_template_source = "{{ fake }}";
   }
+  model->chat_template_error = options_.chat_template_error;
   lifecycle_.SetServing(std::move(model));
   server_->SetReady(true);
 }

@@ -48,6 +48,7 @@ class TestServer {
     bool serving = true;  // false: still loading
     int max_model_len = 1000;
     bool chat_template = true;
+    std::string chat_template_error;  // as when the model's own cannot be used
   };
 
   TestServer() : TestServer(Options()) {}
