@@ -11,7 +11,6 @@
 namespace tokenbutler {
 namespace {
 
-using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 

@@ -21,7 +21,7 @@ constexpr int32_t kEos = ByteTokenizer::kEos;
 class PieceTokenizer : public ByteTokenizer {
  public:
   explicit PieceTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {
-    pieces_.push_back("</s>");
+    pieces_.emplace_back("</s>");
     eos_ = {static_cast<int32_t>(pieces_.size()) - 1};
   }
   std::string_view TokenBytes(int32_t id) const override { return pieces_[id]; }

@@ -191,7 +191,7 @@ TEST_P(RealModelsTest, DecodeIsTheSameAloneAndBeside15Others) {
   std::vector<absl::Span<const int32_t>> tokens;
   for (int i = 0; i < kNumRows; ++i) {
     tables.push_back(model->NewSequence(128));
-    tokens.push_back(i == kMine ? mine : absl::MakeSpan(golden_.prompt).subspan(10 * i, 100));
+    tokens.emplace_back(i == kMine ? mine : absl::MakeSpan(golden_.prompt).subspan(10 * i, 100));
     const int depth = i == kMine ? 64 : 4 * i + 1;
     model->Prefill(tables[i], tokens[i].first(depth), 512);
   }

@@ -14,7 +14,6 @@ namespace tokenbutler {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::UnorderedElementsAre;
 
 constexpr int kBlockSize = 4;
 constexpr int kChunk = 8;

@@ -19,17 +19,17 @@ class FakeTokenizer : public Tokenizer {
   FakeTokenizer() {
     for (int32_t id = 0; id < kVocabSize; ++id) {
       if (id == kEos) {
-        bytes_.push_back("<eos>");
+        bytes_.emplace_back("<eos>");
       } else if (id <= 26) {
         bytes_.push_back(std::string(1, static_cast<char>('a' + id - 1)));
       } else if (id == kSpace) {
-        bytes_.push_back(" ");
+        bytes_.emplace_back(" ");
       } else if (id == kAcuteFirst) {
-        bytes_.push_back("\xC3");
+        bytes_.emplace_back("\xC3");
       } else if (id == kAcuteSecond) {
-        bytes_.push_back("\xA9");
+        bytes_.emplace_back("\xA9");
       } else if (id == kStop) {
-        bytes_.push_back("stop");
+        bytes_.emplace_back("stop");
       } else {
         bytes_.push_back(fmt::format("[{}]", id));
       }

@@ -47,7 +47,7 @@ class LoadedRunner {
   std::vector<int32_t> Greedy(BlockTable& sequence, absl::Span<const float> logits, int num_tokens);
 
  private:
-  LoadedRunner(int num_threads) : pool_(num_threads) {}
+  explicit LoadedRunner(int num_threads) : pool_(num_threads) {}
 
   ComputePool pool_;
   std::unique_ptr<KvStore> kv_store_;

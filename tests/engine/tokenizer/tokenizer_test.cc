@@ -46,7 +46,7 @@ TokenizerSpec SentencePieceSpec() {
     spec.token_types.push_back(TokenType::kByte);
   }
   for (const char* token : {"▁", "a", "b", "ab", "▁ab"}) {
-    spec.tokens.push_back(token);
+    spec.tokens.emplace_back(token);
     spec.token_types.push_back(TokenType::kNormal);
   }
   spec.scores.assign(spec.tokens.size(), 0.0f);

@@ -44,7 +44,10 @@ void AddTensors(const std::vector<Tensor>& tensors, GgufWriter* writer) {
     std::vector<float> values(elements);
     // Row r of a matrix holds r everywhere, so that a test sees where a row went.
     const size_t columns = tensor.shape.size() == 2 ? tensor.shape[1] : 1;
-    for (size_t i = 0; i < elements; ++i) values[i] = static_cast<float>(i / columns);
+    for (size_t i = 0; i < elements; ++i) {
+      const size_t row = i / columns;
+      values[i] = static_cast<float>(row);
+    }
     writer->AddF32Tensor(tensor.name, tensor.shape, values);
   }
 }
