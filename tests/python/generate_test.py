@@ -1,6 +1,9 @@
 """Generate, Tokenize, Detokenize, Abort and the information calls over a socket, on the real model."""
 
+import array
+import json
 import math
+import pathlib
 import threading
 
 import pytest
@@ -107,6 +110,39 @@ def test_logprobs_are_probabilities(stub):
         assert position.chosen.logprob <= values[0] + 1e-6
     for position in positions:  # greedy
         assert position.chosen.rank == 1
+
+
+def test_float32_server_equals_transformers():
+    """The goldens of tests/engine/real_models_test.cc, through chunks, sampler and wire."""
+    path = pathlib.Path(__file__).parents[1] / "data/goldens/smollm2-135m-instruct-q4_1"
+    golden = json.loads(path.with_suffix(".json").read_text())
+    log_probs = array.array("f", path.with_suffix(".f32").read_bytes())
+    num_ids = len(golden["ids"][0])
+    with serving.Server("--dtype", "float32", "--prefill-chunk-tokens", "200") as server:
+        stub = server.stub()
+        ids = input_pb2.TokenIds(ids=golden["prompt"])
+        request = pb.GenerateRequest(token_ids=ids, max_tokens=0,
+                                     logprobs=options_pb2.LogprobOptions(top=20, include_prompt=True))
+        positions = [position for response in stub.Generate(request, timeout=serving.CALL_SECONDS)
+                     for position in response.prompt_logprobs.positions]
+        assert [position.chosen.token_id for position in positions] == golden["prompt"][1:]
+        compared = 0
+        for at, position in enumerate(positions):
+            seen = {entry.token_id: entry.logprob for entry in [position.chosen, *position.top]}
+            for token_id, expected in zip(golden["ids"][at], log_probs[at * num_ids:]):
+                if token_id in seen:
+                    assert seen[token_id] == pytest.approx(expected, abs=2e-3), f"position {at}, token {token_id}"
+                    compared += 1
+        assert compared >= 16 * len(positions)
+
+        start = input_pb2.TokenIds(ids=golden["prompt"][:golden["greedy_prompt_tokens"]])
+        request = pb.GenerateRequest(token_ids=start, max_tokens=len(golden["greedy"]),
+                                     sampling=options_pb2.SamplingOptions(temperature=0),
+                                     stop=options_pb2.StopOptions(ignore_eos=True),
+                                     output=options_pb2.OutputOptions(return_token_ids=True))
+        greedy = [token_id for response in stub.Generate(request, timeout=serving.CALL_SECONDS)
+                  for token_id in response.chunk.token_ids]
+        assert greedy == golden["greedy"]
 
 
 def test_prefill_only_and_progress(stub):
