@@ -55,15 +55,20 @@ absl::StatusOr<TokenizeCall> ParseTokenizeCall(
   return call;
 }
 
-absl::StatusOr<v1::DetokenizeResponse> DetokenizeCall(const Lifecycle& lifecycle,
-                                                      const grpc::ByteBuffer& bytes) {
+struct DetokenizeCall {
+  std::vector<int32_t> token_ids;
+  bool skip_special_tokens = true;
+};
+
+absl::StatusOr<DetokenizeCall> ParseDetokenizeCall(
+    const absl::StatusOr<std::shared_ptr<const ServedModel>>& model,
+    const grpc::ByteBuffer& bytes) {
+  RETURN_IF_ERROR(model.status());
   ASSIGN_OR_RETURN(const auto message, Parse<v1::DetokenizeRequest>(bytes));
-  ASSIGN_OR_RETURN(const auto model, lifecycle.Model());
-  ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ToTokenIds(message, *model));
-  const bool skip = message.has_skip_special_tokens() ? message.skip_special_tokens() : true;
-  v1::DetokenizeResponse response;
-  response.set_text(model->tokenizer->Decode(ids, skip));
-  return response;
+  DetokenizeCall call;
+  ASSIGN_OR_RETURN(call.token_ids, ToTokenIds(message, **model));
+  if (message.has_skip_special_tokens()) call.skip_special_tokens = message.skip_special_tokens();
+  return call;
 }
 
 absl::StatusOr<v1::AbortResponse> AbortCall(const OpenStreams& streams,
@@ -236,9 +241,19 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request,
                                                        grpc::ByteBuffer* response) {
-  const auto result = DetokenizeCall(*parts_.lifecycle, *request);
-  return Reply(context->DefaultReactor(), response, result.status(),
-               result.ok() ? *result : v1::DetokenizeResponse());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  absl::StatusOr<std::shared_ptr<const ServedModel>> model = parts_.lifecycle->Model();
+  absl::StatusOr<DetokenizeCall> call = ParseDetokenizeCall(model, *request);
+  if (!call.ok()) return Reply(reactor, response, call.status(), v1::DetokenizeResponse());
+
+  auto job = [reactor, response, model = *std::move(model), call = *std::move(call)] {
+    v1::DetokenizeResponse converted;
+    converted.set_text(model->tokenizer->Decode(call.token_ids, call.skip_special_tokens));
+    Reply(reactor, response, absl::OkStatus(), converted);
+  };
+  const absl::Status queued = parts_.preparer->Run(std::move(job));
+  if (!queued.ok()) return Reply(reactor, response, queued, v1::DetokenizeResponse());
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* InferenceService::Abort(grpc::CallbackServerContext* context,

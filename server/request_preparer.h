@@ -29,12 +29,12 @@ struct TokenizedPrompt {
 };
 
 // Applies the chat template, tokenises, and checks what can only be checked then: INVALID_ARGUMENT
-// for a text longer than could fit, a chat without template, a template's refusal. Slow: linear in
-// the text.
+// for a text longer than could fit, a chat without template, a template's refusal; UNIMPLEMENTED
+// for a chat whose template cannot be used. Slow: linear in the text.
 absl::StatusOr<TokenizedPrompt> TokenizePrompt(const ServedModel& model, PromptInput input);
 
 // A small pool for work that is too slow for a gRPC reaction and has no place on the engine
-// thread: chat templates and tokenising. Owns its threads.
+// thread: chat templates, tokenising and detokenising. Owns its threads.
 class RequestPreparer {
  public:
   struct Options {
