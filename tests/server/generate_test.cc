@@ -9,7 +9,6 @@ namespace tokenbutler {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 TEST(GenerateTest, StreamsChunksThenFinishedThenOk) {

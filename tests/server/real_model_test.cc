@@ -9,7 +9,6 @@
 namespace tokenbutler {
 namespace {
 
-using ::testing::HasSubstr;
 
 class RealModelTest : public ::testing::Test {
  protected:
