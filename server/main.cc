@@ -99,6 +99,11 @@ absl::StatusOr<LoadedModel> LoadWeights(const ServerConfig& config) {
 }
 
 absl::Status BuildText(LoadedModel* model, ModelStack* stack) {
+  if (std::holds_alternative<std::monostate>(model->tokenizer)) {
+    return InvalidArgumentError(
+        "the model has no tokenizer: a folder needs tokenizer.json, a GGUF file the keys "
+        "tokenizer.ggml.*");
+  }
   TokenizerSpec spec;
   if (const auto* files = std::get_if<HfTokenizerFiles>(&model->tokenizer)) {
     ASSIGN_OR_RETURN(HfTokenizer hf,

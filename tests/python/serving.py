@@ -26,7 +26,7 @@ CALL_SECONDS = 180
 class Server:
     """One server process on free ports; use with `with`."""
 
-    def __init__(self, *flags, env=None):
+    def __init__(self, *flags, model=MODEL, env=None):
         self._folder = tempfile.TemporaryDirectory(prefix="tokenbutler-test-")
         folder = pathlib.Path(self._folder.name)
         self._port_file = folder / "port"
@@ -34,7 +34,7 @@ class Server:
         self._log_path = folder / "log"
         self._log = open(self._log_path, "wb")
         self.process = subprocess.Popen(
-            [SERVER, "--model", MODEL, "--host", "127.0.0.1", "--port", "0", "--port-file", self._port_file,
+            [SERVER, "--model", model, "--host", "127.0.0.1", "--port", "0", "--port-file", self._port_file,
              "--metrics-port", "0", "--metrics-port-file", self._metrics_port_file, *flags],
             stdout=self._log, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})})
         self._channels = []
