@@ -118,6 +118,13 @@ absl::Status BuildText(LoadedModel* model, ModelStack* stack) {
     spec = std::move(std::get<TokenizerSpec>(model->tokenizer));
   }
   ASSIGN_OR_RETURN(stack->tokenizer, Tokenizer::Create(std::move(spec)));
+  for (const int32_t id : stack->tokenizer->eos_ids()) {
+    if (id < model->config.vocab_size) continue;
+    return InvalidArgumentError(
+        "the tokenizer ends a text with token id {}, must be in [0, {}), the model's vocabulary: "
+        "do tokenizer and weights belong together?",
+        id, model->config.vocab_size);
+  }
   if (!model->chat_template) return absl::OkStatus();
   TemplateOptions options;
   options.bos_token = model->bos_token;

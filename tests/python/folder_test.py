@@ -92,11 +92,27 @@ def test_serves_a_folder(folder):
         assert stub.Detokenize(pb.DetokenizeRequest(token_ids=[VOCAB - 1])).text == ""
 
 
+def expect_refused(folder, *in_message):
+    done = subprocess.run([serving.SERVER, "--model", folder, "--port", "0", "--metrics-port", "0"],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    for text in in_message:
+        assert text in done.stderr
+
+
 def test_a_folder_without_its_tokenizer_ends_the_server_with_a_sentence(folder, tmp_path):
     incomplete = tmp_path / "incomplete"
     shutil.copytree(folder, incomplete)
     (incomplete / "tokenizer.json").unlink()
-    done = subprocess.run([serving.SERVER, "--model", incomplete, "--port", "0", "--metrics-port", "0"],
-                          capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert "tokenizer.json" in done.stderr
+    expect_refused(incomplete, "tokenizer.json")
+
+
+def test_a_tokenizer_of_another_model_ends_the_server_with_a_sentence(folder, tmp_path):
+    mixed = tmp_path / "mixed"
+    shutil.copytree(folder, mixed)
+    tokenizer = json.loads((mixed / "tokenizer.json").read_text())
+    for token in tokenizer["added_tokens"]:
+        if token["content"] == "<|im_end|>":
+            token["id"] = VOCAB + 100
+    (mixed / "tokenizer.json").write_text(json.dumps(tokenizer))
+    expect_refused(mixed, str(VOCAB + 100), f"[0, {VOCAB})")
