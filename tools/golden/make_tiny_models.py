@@ -328,6 +328,7 @@ GGUF_TYPES = {
     ("qwen2", "llama3"): [QType.F16],
     ("qwen2", "yarn"): [QType.F16],
 }
+MISTRAL_GGUF_TYPES = {"none": QType.Q4_1, "linear": QType.Q5_0, "llama3": QType.Q8_0, "yarn": QType.BF16}
 
 
 def make(root):
@@ -373,11 +374,12 @@ def make(root):
             cases.append(make_gguf(root, architecture, rope, qtype, states[architecture]))
 
     # Mistral as llama.cpp's converter writes it: "llama", untied head, no window.
-    config = config_of("mistral", "none", sliding_window=None)
-    name = "mistral-none-Q4_1.gguf"
-    held = write_gguf(root / name, config, states["mistral"], QType.Q4_1, seed=300)
-    write_golden(root, name, config, held)
-    cases.append({"model": name, "golden": name})
+    for rope, qtype in MISTRAL_GGUF_TYPES.items():
+        config = config_of("mistral", rope, sliding_window=None)
+        name = f"mistral-{rope}-{qtype.name}.gguf"
+        held = write_gguf(root / name, config, states["mistral"], qtype, seed=300)
+        write_golden(root, name, config, held)
+        cases.append({"model": name, "golden": name})
 
     (root / "cases.json").write_text(json.dumps(cases, indent=1) + "\n")
 

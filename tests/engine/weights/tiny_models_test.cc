@@ -104,7 +104,8 @@ INSTANTIATE_TEST_SUITE_P(
                     "llama-none-Q4_K.gguf", "llama-linear-F16.gguf", "llama-llama3-BF16.gguf",
                     "llama-llama3-Q8_0.gguf", "llama-yarn-Q5_1.gguf", "qwen2-none-Q8_0.gguf",
                     "qwen2-none-Q6_K.gguf", "qwen2-linear-BF16.gguf", "qwen2-llama3-F16.gguf",
-                    "qwen2-yarn-F16.gguf", "mistral-none-Q4_1.gguf"),
+                    "qwen2-yarn-F16.gguf", "mistral-none-Q4_1.gguf", "mistral-linear-Q5_0.gguf",
+                    "mistral-llama3-Q8_0.gguf", "mistral-yarn-BF16.gguf"),
     [](const auto& info) {
       std::string name = info.param;
       for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
@@ -135,12 +136,14 @@ TEST(TinyModelsTest, Bf16HoldsTheRoundedFloat32) {
 
 TEST(TinyModelsTest, ReadsEveryKindOfRopeScaling) {
   using Scaling = RopeConfig::Scaling;
-  for (const char* name : {"llama-linear", "llama-linear-F16.gguf", "mistral-linear"}) {
+  for (const char* name :
+       {"llama-linear", "llama-linear-F16.gguf", "mistral-linear", "mistral-linear-Q5_0.gguf"}) {
     const RopeConfig rope = Load(name).config.rope;
     EXPECT_EQ(rope.scaling, Scaling::kLinear) << name;
     EXPECT_EQ(rope.factor, 3.0f) << name;
   }
-  for (const char* name : {"qwen2-yarn", "qwen2-yarn-F16.gguf", "llama-yarn-Q5_1.gguf"}) {
+  for (const char* name :
+       {"qwen2-yarn", "qwen2-yarn-F16.gguf", "llama-yarn-Q5_1.gguf", "mistral-yarn-BF16.gguf"}) {
     const RopeConfig rope = Load(name).config.rope;
     EXPECT_EQ(rope.scaling, Scaling::kYarn) << name;
     EXPECT_EQ(rope.factor, 4.0f) << name;
