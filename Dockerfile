@@ -36,6 +36,10 @@ FROM build AS test
 COPY bench/ bench/
 COPY tests/ tests/
 COPY scripts/ scripts/
+# The pages and what they point to: a test compares them with the code.
+COPY README.md CONTRIBUTING.md ./
+COPY docs/ docs/
+COPY deploy/ deploy/
 RUN cmake --preset cpu-release -DTOKENBUTLER_BUILD_TESTS=ON \
     && cmake --build build/cpu-release \
     && ctest --test-dir build/cpu-release --output-on-failure --no-tests=error -L unit
