@@ -28,8 +28,9 @@ constexpr int kMaxStreamInterval = 4096;
 constexpr int kMaxPriority = 1000;
 
 // Policies that exist, though this server has only the first.
-constexpr std::array<const char*, 9> kPolicies = {
-    "dense", "tokenbutler", "streaming_llm", "h2o", "snapkv", "quest", "xkv", "oracle", "random"};
+constexpr std::array<const char*, 11> kPolicies = {"dense",         "tokenbutler", "sketch", "pca",
+                                                   "quest",         "exact",       "snapkv", "h2o",
+                                                   "streaming_llm", "xkv",         "random"};
 
 absl::Status CheckTokenIds(const char* field, const google::protobuf::RepeatedField<int32_t>& ids,
                            int vocab_size) {

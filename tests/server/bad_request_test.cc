@@ -172,8 +172,10 @@ void AddNames(Rows& rows) {
     rows.push_back({"request_id", "request_id", "[A-Za-z0-9._:-]",
                     [id](Request& r) { r.set_request_id(id); }});
   }
-  rows.push_back({"attention.policy", "'vibes'", "dense",
-                  [](Request& r) { r.mutable_attention()->set_policy("vibes"); }});
+  for (const char* policy : {"vibes", "oracle", "Dense"}) {
+    rows.push_back({"attention.policy", policy, "dense, tokenbutler, sketch, pca, quest, exact",
+                    [policy](Request& r) { r.mutable_attention()->set_policy(policy); }});
+  }
   rows.push_back({"cache.salt", "257 bytes", "256",
                   [](Request& r) { r.mutable_cache()->set_salt(std::string(257, 's')); }});
 }
