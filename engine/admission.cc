@@ -63,6 +63,14 @@ absl::Status CheckSampling(const GenerationRequest& request, const AdmissionLimi
       .status();
 }
 
+// New tokens per completion that the whole host tier has room for, `shared` blocks of the prompt
+// being held once.
+int64_t NewTokensThatFit(const AdmissionLimits& limits, int prompt, int shared, int n) {
+  const int64_t blocks = (limits.num_blocks + int64_t{n - 1} * shared) / n;
+  // The last sampled token is never run, so it needs no row.
+  return blocks * limits.layout.block_size - prompt + 1;
+}
+
 }  // namespace
 
 SamplerOptions MakeSamplerOptions(const GenerationRequest& request, const AdmissionLimits& limits,
@@ -95,11 +103,19 @@ absl::StatusOr<Footprint> CheckAdmissible(const GenerationRequest& request,
   const int room = limits.config.max_model_len - prompt;
   footprint.max_new_tokens = std::min(request.max_tokens, room);
   footprint.context_bound = request.max_tokens > room;
+  const int n = request.sampling.n;
+  footprint.shared_blocks = n > 1 ? prompt / limits.layout.block_size : 0;
+  if (request.fit_max_tokens) {
+    const int64_t fits =
+        std::max(int64_t{1}, NewTokensThatFit(limits, prompt, footprint.shared_blocks, n));
+    if (fits < footprint.max_new_tokens) {
+      footprint.max_new_tokens = static_cast<int>(fits);
+      footprint.context_bound = true;
+    }
+  }
   // The last sampled token is never run, so it needs no row.
   const int rows = prompt + scored + std::max(0, footprint.max_new_tokens - 1);
-  const int n = request.sampling.n;
   footprint.blocks_per_sequence = limits.layout.blocks_for(rows);
-  footprint.shared_blocks = n > 1 ? prompt / limits.layout.block_size : 0;
   footprint.total_blocks =
       footprint.blocks_per_sequence +
       int64_t{n - 1} * (footprint.blocks_per_sequence - footprint.shared_blocks);

@@ -15,7 +15,7 @@ namespace tokenbutler {
 // no running request ever lacks a block.
 struct Footprint {
   int max_new_tokens = 0;      // sampled tokens per completion; 0 in scoring mode
-  bool context_bound = false;  // the model's context, not max_tokens, sets max_new_tokens
+  bool context_bound = false;  // the room there is, not max_tokens, sets max_new_tokens
   int blocks_per_sequence = 0;
   int shared_blocks = 0;     // full blocks of the prompt that the n completions have in common
   int64_t total_blocks = 0;  // of all n completions
@@ -37,7 +37,8 @@ SamplerOptions MakeSamplerOptions(const GenerationRequest& request, const Admiss
 // Refuses what this engine can never run. INVALID_ARGUMENT: empty prompt, token id outside the
 // vocabulary, prompt (with the tokens to score) longer than max_model_len, n outside
 // [1, max_num_seqs], scoring together with sampling, parameters that the Sampler refuses.
-// RESOURCE_EXHAUSTED naming needed and total bytes: more blocks than the host tier has.
+// RESOURCE_EXHAUSTED naming needed and total bytes: more blocks than the host tier has; with
+// fit_max_tokens only when not even one new token fits.
 absl::StatusOr<Footprint> CheckAdmissible(const GenerationRequest& request,
                                           const AdmissionLimits& limits);
 

@@ -51,7 +51,8 @@ struct GenerationRequest {
   std::string request_id;                 // unique among running requests
   std::vector<int32_t> prompt_token_ids;  // not empty
   SamplingParams sampling;
-  int max_tokens = 0;  // 0: prefill only
+  int max_tokens = 0;           // 0: prefill only
+  bool fit_max_tokens = false;  // lower max_tokens to what the KV cache can ever hold
   StopParams stop;
   LogprobParams logprobs;
   OutputParams output;

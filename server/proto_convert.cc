@@ -259,7 +259,8 @@ absl::StatusOr<GenerateCall> ToGenerateCall(const v1::GenerateRequest& message,
   RETURN_IF_ERROR(CheckSupported(message));
   ASSIGN_OR_RETURN(call.prompt, ToPromptInput(message, model));
   ASSIGN_OR_RETURN(call.request.sampling, ToSampling(message.sampling(), model));
-  // Unset: until the context is full. The engine ends there whatever max_tokens says.
+  // Unset: until the context is full, or as far as the KV cache reaches. The engine ends there.
+  call.request.fit_max_tokens = !message.has_max_tokens();
   call.request.max_tokens = message.has_max_tokens() ? message.max_tokens() : model.max_model_len;
   RETURN_IF_ERROR(CheckInt("max_tokens", call.request.max_tokens, 0, model.max_model_len));
   RETURN_IF_ERROR(CheckInt("sampling.min_tokens", call.request.sampling.min_tokens, 0,

@@ -74,6 +74,46 @@ TEST(AdmissionTest, WhatCanNeverFitNamesNeededAndTotalBytes) {
                                                    HasSubstr(std::to_string(20 * block_bytes))));
 }
 
+TEST(AdmissionTest, ADefaultOfMaxTokensIsLoweredToWhatTheHostTierHolds) {
+  AdmissionLimits limits = TestLimits();
+  limits.num_blocks = 3;  // 48 tokens
+  GenerationRequest request = Prompt(20, 100);
+  EXPECT_FALSE(CheckAdmissible(request, limits).ok()) << "an explicit one is refused";
+  request.fit_max_tokens = true;
+  auto footprint = CheckAdmissible(request, limits);
+  ASSERT_TRUE(footprint.ok()) << footprint.status();
+  EXPECT_EQ(footprint->max_new_tokens, 29) << "28 rows are left, and the last token needs none";
+  EXPECT_TRUE(footprint->context_bound);
+  EXPECT_EQ(footprint->total_blocks, 3);
+
+  limits.num_blocks = 20;
+  footprint = CheckAdmissible(request, limits);
+  EXPECT_EQ(footprint->max_new_tokens, 80) << "the context is less";
+  request.max_tokens = 7;
+  EXPECT_EQ(CheckAdmissible(request, limits)->max_new_tokens, 7);
+  EXPECT_FALSE(CheckAdmissible(request, limits)->context_bound);
+}
+
+TEST(AdmissionTest, ALoweredDefaultCountsEveryCompletion) {
+  for (int n = 1; n <= 8; ++n) {
+    for (int prompt = 1; prompt < 100; ++prompt) {
+      GenerationRequest request = Prompt(prompt, 100);
+      request.sampling.n = n;
+      request.fit_max_tokens = true;
+      const auto lowered = CheckAdmissible(request, TestLimits());
+      request.fit_max_tokens = false;
+      request.max_tokens = 1;
+      ASSERT_EQ(lowered.ok(), CheckAdmissible(request, TestLimits()).ok()) << n << " x " << prompt;
+      if (!lowered.ok()) continue;
+      request.max_tokens = lowered->max_new_tokens;
+      EXPECT_TRUE(CheckAdmissible(request, TestLimits()).ok()) << n << " x " << prompt;
+      request.max_tokens += 1;
+      if (prompt + request.max_tokens > 100) continue;
+      EXPECT_FALSE(CheckAdmissible(request, TestLimits()).ok()) << "more would have fitted";
+    }
+  }
+}
+
 struct BadRequest {
   std::string name;
   void (*edit)(GenerationRequest*);

@@ -155,6 +155,14 @@ def test_request_that_can_never_fit():
         details = dict(error.trailing_metadata()).get("grpc-status-details-bin", b"")
         assert b"google.rpc.RetryInfo" not in details
         assert ask(server.stub(), chat_request("Hi", max_tokens=4)).finished
+        # What a client that does not say max_tokens means is never more than there is.
+        request = chat_request("Hi", stop=options_pb2.StopOptions(ignore_eos=True))
+        request.ClearField("max_tokens")
+        answer = ask(server.stub(), request)
+        assert answer.reason() == "FINISH_REASON_CONTEXT_LENGTH"
+        usage = answer.finished[0].usage
+        used = usage.prompt_tokens + usage.completion_tokens
+        assert 600 < used < server.stub().GetModelInfo(pb.GetModelInfoRequest()).model.max_model_len, used
 
 
 def test_every_log_line_is_json_and_names_its_request():
