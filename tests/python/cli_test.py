@@ -1,5 +1,6 @@
 """The command-line client as people use it; exit codes are in docs/operations.md."""
 
+import base64
 import json
 import os
 import pty
@@ -7,6 +8,8 @@ import signal
 import subprocess
 import threading
 import time
+
+import pytest
 
 import serving
 from serving import endless_request
@@ -88,3 +91,104 @@ def test_generate_reads_standard_input(server):
     done = run(server, "generate", "--temperature", "0", "--max-tokens", "8", stdin="The quick brown fox")
     assert done.returncode == 0 and done.stdout.strip(), done.stderr
     assert "tokens/s]" in done.stderr
+
+
+@pytest.fixture
+def cli(server):
+    """Runs a command; standard output and error as bytes."""
+
+    def call(command, *arguments, **options):
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": serving.CALL_SECONDS, **options}
+        return subprocess.run([serving.CLI, command, "--server", server.address, *arguments], **options)
+    return call
+
+
+ANSWER = ("generate", "--chat", "Say hello.", "--temperature", "0", "--max-tokens", "8")
+
+
+def test_the_answer_is_one_line_and_the_statistics_another(cli):
+    plain = cli(*ANSWER)
+    assert plain.returncode == 0, plain.stderr
+    assert plain.stdout.endswith(b"\n") and not plain.stdout.endswith(b"\n\n")
+    assert cli(*ANSWER, "--no-stream").stdout == plain.stdout
+    # As on a terminal, where both are the same: nothing may be held back in a buffer.
+    for extra in ((), ("--no-stream",)):
+        both = cli(*ANSWER, *extra, stderr=subprocess.STDOUT).stdout
+        assert both.startswith(plain.stdout), both
+        assert both[len(plain.stdout):].startswith(b"[8 tokens"), both
+
+
+def test_one_json_object(cli):
+    done = cli("generate", "--json", "--no-stream", "--logprobs", "3", "-n", "2", "--max-tokens", "5",
+               "--ignore-eos", "Once upon a time")
+    assert done.returncode == 0, done.stderr
+    completions = json.loads(done.stdout)["completions"]
+    assert sorted(one["index"] for one in completions) == [0, 1]
+    for one in completions:
+        assert one["finish_reason"] == "FINISH_REASON_LENGTH"
+        assert one["completion_tokens"] == len(one["logprobs"]) == 5
+        assert all(len(position["top"]) == 3 for position in one["logprobs"])
+        tokens = [base64.b64decode(position["chosen"]["token"]) for position in one["logprobs"]]
+        assert b"".join(tokens).decode(errors="replace") == one["text"]
+
+
+def test_json_without_log_probabilities(cli):
+    done = cli("generate", "--json", "--no-stream", "--max-tokens", "2", "--stop", "a", "--stop", "e", "Hello")
+    completion = json.loads(done.stdout)["completions"][0]
+    assert "logprobs" not in completion
+    assert completion["matched_stop_string"] in ("", "a", "e")
+
+
+def test_json_lines(cli):
+    lines = cli("generate", "--json", "--max-tokens", "3", "--logprobs", "0", "Hello").stdout.splitlines()
+    events = [json.loads(line) for line in lines]
+    assert "finished" in events[-1]
+    assert sum(len(event["chunk"]["logprobs"]) for event in events if "chunk" in event) \
+        == events[-1]["finished"]["usage"]["completion_tokens"]
+
+
+def test_other_json_is_one_document(cli):
+    info = json.loads(cli("info", "--json").stdout)
+    assert info["server"]["state"] == "SERVER_STATE_SERVING"
+    assert info["model"]["num_layers"] == 30
+    assert info["load"]["requests_running"] == 0
+    assert json.loads(cli("tokenize", "--json", "Hello world").stdout)["token_ids"]
+
+
+def test_standard_input_that_is_not_utf8(cli):
+    done = cli("generate", "--max-tokens", "2", input=b"ab\xff\x00cd")
+    assert done.returncode == 1
+    assert b"text is not UTF-8 at byte 2" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == b""
+
+
+def test_output_that_cannot_be_written(cli):
+    with open("/dev/full", "wb") as full:
+        for arguments in (ANSWER, ("tokenize", "Hello"), ("info", "--json"), ("health",)):
+            done = cli(*arguments, stdout=full)
+            assert done.returncode == 1, arguments
+            assert b"cannot write to standard output" in done.stderr
+
+
+def test_counts_are_the_servers_to_refuse(cli):
+    for n in ("-1", "0", "2147483647"):
+        done = cli("generate", "-n", n, "--max-tokens", "1", "Hello")
+        assert done.returncode == 1
+        assert b"sampling.n is " + n.encode() in done.stderr
+
+
+def test_options_that_would_be_ignored_are_refused(cli):
+    for command, *arguments in (("generate", "--chat", "One question", "and a text"),
+                                ("generate", "--system", "Be brief.", "a text"),
+                                ("tokenize", "--chat", "One question", "and a text")):
+        done = cli(command, *arguments)
+        assert done.returncode == 2, done.stdout
+        assert done.stdout == b""
+
+
+def test_nobody_answers():
+    done = subprocess.run([serving.CLI, "generate", "--server", "127.0.0.1:1", "Hello"], capture_output=True,
+                          timeout=serving.CALL_SECONDS)
+    assert done.returncode == 3
+    assert done.stdout == b""

@@ -28,7 +28,8 @@ ExitCode Answer(v1::GenerateRequest* request, Client* client) {
     fmt::print("{}", message.chunk().text());
     std::fflush(stdout);
   });
-  fmt::print("\n");
+  fmt::print("{}", LineEnd(generation.text));
+  std::fflush(stdout);  // before what comes on standard error, which may be the same terminal
   if (!generation.status.ok()) {
     // The question is taken back, so that the conversation stays as the server last saw it.
     request->mutable_chat()->mutable_messages()->RemoveLast();

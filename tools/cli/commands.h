@@ -13,6 +13,10 @@ namespace tokenbutler {
 // The subcommands. Each talks to the server, prints its answer to standard output (everything else
 // to standard error) and gives the program's exit code.
 
+// What ends the output of `text`: a newline when there is text and it does not end with one. So
+// text is printed as it is, and what follows on a terminal begins a line.
+const char* LineEnd(const std::string& text);
+
 struct ChatFlags {
   GenerationFlags generation;
   std::string system;  // first message; empty: none

@@ -1,5 +1,6 @@
 #include <iostream>
 #include <iterator>
+#include <map>
 
 #include "fmt/format.h"
 #include "google/protobuf/util/json_util.h"
@@ -32,62 +33,95 @@ v1::GenerateRequest ToRequest(const GenerateFlags& flags) {
   return request;
 }
 
-void PrintJsonLine(const google::protobuf::Message& message) {
-  std::string line;
+google::protobuf::util::JsonPrintOptions JsonOptions() {
   google::protobuf::util::JsonPrintOptions options;
   options.always_print_primitive_fields = true;
   options.preserve_proto_field_names = true;
-  if (google::protobuf::util::MessageToJsonString(message, &line, options).ok()) {
+  return options;
+}
+
+void PrintJsonLine(const google::protobuf::Message& message) {
+  std::string line;
+  if (google::protobuf::util::MessageToJsonString(message, &line, JsonOptions()).ok()) {
     fmt::print("{}\n", line);
     std::fflush(stdout);
   }
 }
 
+// What came of one completion.
+struct Completion {
+  std::string text;
+  v1::Chunk chunk;  // the log-probabilities of all its chunks
+};
+
+// By index; n is the server's to check, so it is no reason to reserve memory.
+using Completions = std::map<int, Completion>;
+
+// The log-probabilities as they are in the lines of a stream: tokens are bytes, so base64.
+nlohmann::ordered_json Logprobs(const v1::Chunk& chunk) {
+  std::string json;
+  if (!google::protobuf::util::MessageToJsonString(chunk, &json, JsonOptions()).ok()) return {};
+  return nlohmann::ordered_json::parse(json).at("logprobs");
+}
+
 // One object with what most programs want.
-void PrintJson(const Generation& generation, const std::vector<std::string>& texts) {
-  nlohmann::ordered_json completions = nlohmann::ordered_json::array();
+void PrintJson(const Generation& generation, const Completions& completions, bool logprobs) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const v1::Finished& one : generation.finished) {
-    completions.push_back({{"index", one.index()},
-                           {"text", texts.at(static_cast<size_t>(one.index()))},
-                           {"finish_reason", v1::FinishReason_Name(one.reason())},
-                           {"prompt_tokens", one.usage().prompt_tokens()},
-                           {"completion_tokens", one.usage().completion_tokens()},
-                           {"seed", one.seed()}});
+    const auto found = completions.find(one.index());
+    const Completion completion = found == completions.end() ? Completion() : found->second;
+    list.push_back({{"index", one.index()},
+                    {"text", completion.text},
+                    {"finish_reason", v1::FinishReason_Name(one.reason())},
+                    {"matched_stop_string", one.matched_stop_string()},
+                    {"prompt_tokens", one.usage().prompt_tokens()},
+                    {"completion_tokens", one.usage().completion_tokens()},
+                    {"seed", one.seed()}});
+    if (logprobs) list.back()["logprobs"] = Logprobs(completion.chunk);
   }
   const nlohmann::ordered_json result = {
-      {"completions", completions},
+      {"completions", list},
       {"first_text_seconds", absl::ToDoubleSeconds(generation.first_text)},
       {"total_seconds", absl::ToDoubleSeconds(generation.total)},
       {"tokens_per_second", generation.tokens_per_second()}};
   fmt::print("{}\n", result.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
-void PrintTexts(const std::vector<std::string>& texts) {
-  for (size_t i = 0; i < texts.size(); ++i) {
-    if (texts.size() > 1) fmt::print("--- {} ---\n", i);
-    fmt::print("{}\n", texts[i]);
+void PrintTexts(const Generation& generation, Completions* completions) {
+  for (const v1::Finished& one : generation.finished) {
+    if (generation.finished.size() > 1) fmt::print("--- {} ---\n", one.index());
+    const std::string& text = (*completions)[one.index()].text;
+    fmt::print("{}{}", text, LineEnd(text));
   }
 }
 
 }  // namespace
 
+const char* LineEnd(const std::string& text) {
+  return text.empty() || text.back() == '\n' ? "" : "\n";
+}
+
 ExitCode RunGenerate(const GenerateFlags& flags, Client* client) {
   // Several completions come mixed, so their text is kept apart until the end.
   const bool print_as_it_comes = flags.stream && flags.n == 1 && !flags.json;
-  std::vector<std::string> texts(static_cast<size_t>(std::max(1, flags.n)));
+  Completions completions;
   const auto on_message = [&](const v1::GenerateResponse& message) {
-    const size_t index = static_cast<size_t>(message.chunk().index());
-    if (index < texts.size()) texts[index] += message.chunk().text();
     if (flags.json && flags.stream) PrintJsonLine(message);
-    if (!print_as_it_comes || !message.has_chunk()) return;
+    if (!message.has_chunk()) return;
+    Completion& completion = completions[message.chunk().index()];
+    completion.text += message.chunk().text();
+    completion.chunk.mutable_logprobs()->MergeFrom(message.chunk().logprobs());
+    if (!print_as_it_comes) return;
     fmt::print("{}", message.chunk().text());
     std::fflush(stdout);
   };
   const Generation generation = client->Generate(ToRequest(flags), on_message);
-  if (print_as_it_comes) fmt::print("\n");
+  if (print_as_it_comes) fmt::print("{}", LineEnd(generation.text));
+  std::fflush(stdout);  // before what comes on standard error, which may be the same terminal
   if (!generation.status.ok()) return ReportError(generation.status, client->server());
-  if (flags.json && !flags.stream) PrintJson(generation, texts);
-  if (!flags.json && !print_as_it_comes) PrintTexts(texts);
+  if (flags.json && !flags.stream) PrintJson(generation, completions, flags.logprobs.has_value());
+  if (!flags.json && !print_as_it_comes) PrintTexts(generation, &completions);
+  std::fflush(stdout);
   fmt::print(stderr, "[{}]\n", generation.Speed());
   return kExitOk;
 }

@@ -23,6 +23,7 @@ void GenerationFlags::AddTo(CLI::App* app) {
       ->group(kGroup);
   app->add_option("--seed", seed, "Same seed, same request: same text")->group(kGroup);
   app->add_option("--stop", stop, "End before this text; may be given more than once")
+      ->allow_extra_args(false)  // the text may follow
       ->group(kGroup);
   app->add_flag("--ignore-eos", ignore_eos, "Go on after the model's end of text")->group(kGroup);
   app->add_option("--priority", priority, "Higher goes first")->group(kGroup);

@@ -2,9 +2,12 @@
 #include <cstdlib>
 #include <functional>
 #include <string>
+#include <system_error>
 
 #include "CLI/CLI.hpp"
 #include "absl/time/time.h"
+#include "fmt/format.h"
+#include "google/protobuf/stubs/logging.h"
 #include "server/version.h"
 #include "tools/cli/commands.h"
 
@@ -65,9 +68,13 @@ void AddTextCommands(CLI::App* app, Flags* flags, Command* chosen) {
   CLI::App* generate =
       AddCommand(app, "generate", "Complete a text, or answer one question (--chat)", flags, chosen,
                  [flags](Client* c) { return RunGenerate(flags->generate, c); });
-  generate->add_option("text", flags->generate.text, "The text; default: standard input");
-  generate->add_option("--chat", flags->generate.chat, "A user's message instead of a text");
-  generate->add_option("--system", flags->generate.system, "With --chat: what comes first");
+  CLI::Option* text =
+      generate->add_option("text", flags->generate.text, "The text; default: standard input");
+  CLI::Option* message =
+      generate->add_option("--chat", flags->generate.chat, "A user's message instead of a text")
+          ->excludes(text);
+  generate->add_option("--system", flags->generate.system, "With --chat: what comes first")
+      ->needs(message);
   generate->add_option("--request-id", flags->generate.request_id, "Name of the call, for abort");
   generate->add_option("-n", flags->generate.n, "Completions")->capture_default_str();
   generate->add_option("--logprobs", flags->generate.logprobs,
@@ -81,8 +88,9 @@ void AddTextCommands(CLI::App* app, Flags* flags, Command* chosen) {
   CLI::App* tokenize =
       AddCommand(app, "tokenize", "Show the tokens of a text or a chat message", flags, chosen,
                  [flags](Client* c) { return RunTokenize(flags->tokenize, c); });
-  tokenize->add_option("text", flags->tokenize.text, "The text; default: standard input");
-  tokenize->add_option("--chat", flags->tokenize.chat, "A user's message, in the chat template");
+  text = tokenize->add_option("text", flags->tokenize.text, "The text; default: standard input");
+  tokenize->add_option("--chat", flags->tokenize.chat, "A user's message, in the chat template")
+      ->excludes(text);
   tokenize->add_flag("--special", flags->tokenize.special,
                      "Text that looks like special tokens becomes them");
   tokenize->add_flag("--json", flags->tokenize.json, "Print JSON");
@@ -109,6 +117,19 @@ void AddServerCommands(CLI::App* app, Flags* flags, Command* chosen) {
   abort->add_option("request-ids", flags->request_ids, "Their ids")->required();
 }
 
+// Output that cannot be written (a full disk) is a failure; fmt reports it by throwing. A reader
+// that went away ends the program by SIGPIPE, as usual.
+ExitCode RunAndFlush(const Command& command, Client* client) {
+  try {
+    const ExitCode code = command(client);
+    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+    fmt::print(stderr, "tokenbutler: cannot write to standard output\n");
+  } catch (const std::system_error& error) {
+    fmt::print(stderr, "tokenbutler: cannot write to standard output: {}\n", error.what());
+  }
+  return kExitFailed;
+}
+
 int Main(int argc, char** argv) {
   Flags flags;
   Command command;
@@ -127,13 +148,14 @@ int Main(int argc, char** argv) {
     app.exit(error);
     return kExitUsage;
   }
+  // Text that is not UTF-8: the server's answer says it better.
+  google::protobuf::SetLogHandler(nullptr);
   Interrupt interrupt;
   Client client(
       flags.server,
       flags.timeout_seconds > 0 ? absl::Seconds(flags.timeout_seconds) : absl::InfiniteDuration(),
       &interrupt);
-  const ExitCode code = command(&client);
-  std::fflush(stdout);
+  const ExitCode code = RunAndFlush(command, &client);
   // The interrupt's thread waits for signals for ever, so nothing is torn down.
   std::_Exit(code);
 }

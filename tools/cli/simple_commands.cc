@@ -10,15 +10,14 @@
 namespace tokenbutler {
 namespace {
 
-void PrintJson(const google::protobuf::Message& message) {
+std::string ToJson(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions options;
   options.add_whitespace = true;
   options.always_print_primitive_fields = true;
   options.preserve_proto_field_names = true;
   std::string json;
-  if (google::protobuf::util::MessageToJsonString(message, &json, options).ok()) {
-    fmt::print("{}", json);
-  }
+  const auto status = google::protobuf::util::MessageToJsonString(message, &json, options);
+  return status.ok() ? json : "null\n";
 }
 
 double Seconds(const google::protobuf::Duration& duration) {
@@ -72,12 +71,13 @@ ExitCode RunTokenize(const TokenizeFlags& flags, Client* client) {
   });
   if (!status.ok()) return ReportError(status, client->server());
   if (flags.json) {
-    PrintJson(response);
+    fmt::print("{}", ToJson(response));
     return kExitOk;
   }
   for (int i = 0; i < response.token_ids_size(); ++i) {
     fmt::print("{:>8}  {}\n", response.token_ids(i), absl::Utf8SafeCEscape(response.tokens(i)));
   }
+  std::fflush(stdout);  // before what comes on standard error, which may be the same terminal
   fmt::print(stderr, "[{} tokens]\n", response.token_ids_size());
   return kExitOk;
 }
@@ -90,7 +90,7 @@ ExitCode RunDetokenize(const std::vector<int>& token_ids, Client* client) {
     return client->stub().Detokenize(context, request, &response);
   });
   if (!status.ok()) return ReportError(status, client->server());
-  fmt::print("{}\n", response.text());
+  fmt::print("{}{}", response.text(), LineEnd(response.text()));
   return kExitOk;
 }
 
@@ -109,9 +109,8 @@ ExitCode RunInfo(bool json, Client* client) {
     return client->stub().GetModelInfo(context, {}, &model);
   });
   if (json) {
-    PrintJson(server);
-    PrintJson(load);
-    if (model_status.ok()) PrintJson(model);
+    fmt::print("{{\"server\": {}, \"load\": {}, \"model\": {}}}\n", ToJson(server), ToJson(load),
+               model_status.ok() ? ToJson(model.model()) : "null");
     return kExitOk;
   }
   PrintInfo(server);
