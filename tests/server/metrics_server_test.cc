@@ -1,10 +1,16 @@
 // The metrics page over HTTP, and its numbers against what clients saw.
 #include "server/metrics_server.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <map>
 #include <random>
 #include <thread>
 
+#include "absl/time/clock.h"
 #include "tests/server/server_fixture.h"
 #include "tests/server/server_process.h"
 
@@ -24,6 +30,25 @@ TEST(MetricsServerTest, ServesThePageOnAFreePort) {
   EXPECT_THAT(page, HasSubstr("tokenbutler_requests_total{code=\"DATA_LOSS\"} 0\n"));
   EXPECT_THAT(page, HasSubstr("tokenbutler_build_info{cuda=\"none\",isa=\"avx2\","));
   EXPECT_THAT(page, HasSubstr("process_resident_memory_bytes "));
+}
+
+TEST(MetricsServerTest, ConnectionsThatSayNothingDoNotKeepTheScraperOut) {
+  Metrics metrics({.version = "1", .torch = "2", .cuda = "none", .isa = "avx2"});
+  const auto server = MetricsServer::Start("127.0.0.1", 0, metrics);
+  ASSERT_TRUE(server.ok()) << server.status();
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>((*server)->port()));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::vector<int> silent;
+  for (int i = 0; i < 8; ++i) {
+    silent.push_back(socket(AF_INET, SOCK_STREAM, 0));
+    ASSERT_EQ(connect(silent.back(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  }
+  const absl::Time start = absl::Now();
+  EXPECT_THAT(HttpGet((*server)->port(), "/metrics"), HasSubstr("200 OK"));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10)) << "Prometheus gives up after 10 s";
+  for (const int fd : silent) close(fd);
 }
 
 TEST(MetricsServerTest, ATakenPortIsAnErrorThatNamesIt) {
