@@ -159,6 +159,12 @@ absl::Status BuildEngine(const ServerConfig& config, LoadedModel model, Clock* c
   layout.block_size = config.block_size;
   HostTier::Options tier;
   tier.capacity_bytes = KvCapacityBytes(config, layout, engine.max_model_len);
+  if (tier.capacity_bytes > MemoryLimitBytes()) {
+    LogWarning(
+        "--kv-capacity is {} bytes, more than the {} bytes of memory: using it all ends in "
+        "the process being killed",
+        tier.capacity_bytes, MemoryLimitBytes());
+  }
   tier.prefault = config.kv_prefault;
   auto kv_store = KvStore::Create(layout, tier);
   if (!kv_store.ok()) return Annotate(kv_store.status(), "--kv-capacity");

@@ -16,6 +16,9 @@ constexpr char kDescription[] =
     "TokenButler Server: serves one language model over gRPC (tokenbutler.v1.InferenceService).\n"
     "Sizes take units (512MiB, 2GB), durations too (500ms, 30s, 2m).";
 
+// Less cuts off clients that do read.
+constexpr int64_t kMinStreamBufferBytes = int64_t{64} << 10;
+
 // A flag whose text is parsed by `parse` into `target`; its errors become CLI11's, which puts the
 // flag's name in front.
 template <typename T, typename Parse>
@@ -37,6 +40,25 @@ absl::StatusOr<absl::Duration> ParseDuration(const std::string& text) {
                                 text);
   }
   return duration;
+}
+
+absl::StatusOr<absl::Duration> ParseQueueTime(const std::string& text) {
+  ASSIGN_OR_RETURN(const absl::Duration duration, ParseDuration(text));
+  if (duration > absl::ZeroDuration()) return duration;
+  return InvalidArgumentError("'{}' must be more than 0s", text);
+}
+
+// Anything shorter cuts off clients that do read, and wakes a thread all the time to check.
+absl::StatusOr<absl::Duration> ParseStallLimit(const std::string& text) {
+  ASSIGN_OR_RETURN(const absl::Duration duration, ParseDuration(text));
+  if (duration >= absl::Milliseconds(100)) return duration;
+  return InvalidArgumentError("'{}' must be 100ms at least", text);
+}
+
+absl::StatusOr<int64_t> ParseStreamBuffer(const std::string& text) {
+  ASSIGN_OR_RETURN(const int64_t bytes, ParseBytes(text));
+  if (bytes >= kMinStreamBufferBytes) return bytes;
+  return InvalidArgumentError("'{}' must be {} bytes at least", text, kMinStreamBufferBytes);
 }
 
 absl::StatusOr<std::optional<int64_t>> ParseKvCapacity(const std::string& text) {
@@ -108,10 +130,10 @@ void AddNetworkFlags(CLI::App& app, ServerConfig* config) {
       ->group(kGroup);
   AddParsed(app, "--slow-reader-timeout",
             "End a stream whose client has taken in nothing for that long",
-            &config->slow_reader_timeout, ParseDuration, "30s")
+            &config->slow_reader_timeout, ParseStallLimit, "30s")
       ->group(kGroup);
   AddParsed(app, "--stream-buffer", "Bytes that may wait for one slow client",
-            &config->stream_buffer_bytes, ParseBytes, "16MiB")
+            &config->stream_buffer_bytes, ParseStreamBuffer, "16MiB")
       ->group(kGroup);
   AddParsed(app, "--shutdown-grace",
             "After SIGTERM, how long running streams may go on before they are cancelled",
@@ -145,15 +167,15 @@ void AddEngineFlags(CLI::App& app, ServerConfig* config) {
       ->group(kGroup);
   app.add_option("--max-waiting-requests", engine.max_waiting_requests,
                  "Requests that may wait; more are refused with RESOURCE_EXHAUSTED")
-      ->check(CLI::Range(0, 1 << 24))
+      ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str()
       ->group(kGroup);
   app.add_option("--max-waiting-tokens", engine.max_waiting_tokens, "Prompt tokens that may wait")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
       ->capture_default_str()
       ->group(kGroup);
   AddParsed(app, "--max-queue-time", "Longest wait in the queue", &engine.max_queue_time,
-            ParseDuration, "10m")
+            ParseQueueTime, "10m")
       ->group(kGroup);
   AddParsed(app, "--priority-step", "How much waiting one step of a request's priority counts like",
             &engine.priority_step, ParseDuration, "30s")

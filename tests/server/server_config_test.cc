@@ -136,6 +136,16 @@ TEST(ServerConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.effective.size(), 30);
 }
 
+TEST(ServerConfigTest, WhatCannotWorkIsRefusedBeforeTheModelIsLoaded) {
+  EXPECT_THAT(Error({"--model", "m", "--slow-reader-timeout", "0s"}), HasSubstr("100ms at least"));
+  EXPECT_THAT(Error({"--model", "m", "--stream-buffer", "1"}), HasSubstr("65536 bytes at least"));
+  EXPECT_THAT(Error({"--model", "m", "--max-waiting-requests", "0"}),
+              HasSubstr("--max-waiting-requests: Value 0"));
+  EXPECT_THAT(Error({"--model", "m", "--max-waiting-tokens", "0"}),
+              HasSubstr("--max-waiting-tokens: Value 0"));
+  EXPECT_THAT(Error({"--model", "m", "--max-queue-time", "0s"}), HasSubstr("must be more than 0s"));
+}
+
 TEST(ServerConfigTest, HelpNamesEveryFlag) {
   const auto help = Parse({"--help"});
   ASSERT_TRUE(help.ok());
