@@ -16,6 +16,9 @@ else
   readonly BOLD='' RED='' RESET=''
 fi
 
+# What -h and --help print: the comment that a script begins with.
+show_help() { awk 'NR > 1 && /^#/ {sub(/^# ?/, ""); print; next} NR > 1 {exit}' "$0"; }
+
 # A headline: what happens next.
 headline() { printf '\n%s== %s%s\n' "$BOLD" "$*" "$RESET"; }
 say() { printf '%s\n' "$*"; }
