@@ -31,7 +31,7 @@ std::vector<float> RandomLogits(int vocab_size, uint64_t seed, float spread = 3)
 }
 
 Sampler MakeSampler(const SamplingParams& params, int vocab_size, uint64_t seed = 1,
-                    std::vector<int32_t> prompt = {}, std::vector<int32_t> stops = {},
+                    const std::vector<int32_t>& prompt = {}, std::vector<int32_t> stops = {},
                     std::optional<int> top_logprobs = std::nullopt) {
   SamplerOptions options;
   options.params = params;
