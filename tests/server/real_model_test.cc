@@ -9,7 +9,6 @@
 namespace tokenbutler {
 namespace {
 
-
 class RealModelTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
