@@ -21,7 +21,7 @@ class FakeTokenizer : public Tokenizer {
       if (id == kEos) {
         bytes_.emplace_back("<eos>");
       } else if (id <= 26) {
-        bytes_.push_back(std::string(1, static_cast<char>('a' + id - 1)));
+        bytes_.emplace_back(1, static_cast<char>('a' + id - 1));
       } else if (id == kSpace) {
         bytes_.emplace_back(" ");
       } else if (id == kAcuteFirst) {
