@@ -71,10 +71,13 @@ def test_a_thousand_random_cancels_and_deadlines_leave_nothing_behind():
     with serving.Server("--kv-capacity", "256MiB", "--kv-prefault", "--max-model-len", "5000") as server:
         stub = server.stub()
         end_many(300, first_seed=0)  # arenas and gRPC's caches fill up
-        before = resident_bytes()
-        end_many(1000, first_seed=300)
-        grown = resident_bytes() - before
-        assert grown < 32 << 20, f"{grown} bytes kept for 1,000 ended calls"
+        # What the allocator keeps of freed memory may jump once; a leak grows every time.
+        grown = []
+        while not grown or (grown[-1] >= 32 << 20 and len(grown) < 3):
+            before = resident_bytes()
+            end_many(1000, first_seed=300 + 1000 * len(grown))
+            grown.append(resident_bytes() - before)
+        assert grown[-1] < 32 << 20, f"{grown} bytes kept for each 1,000 ended calls"
         page = server.metrics()
         for code in grpc.StatusCode:
             if code not in (grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED):
