@@ -5,6 +5,7 @@
 
 #include "engine/adjacent_matrices.h"
 #include "engine/kernels/rope_append.h"
+#include "engine/sparse_steps.h"
 
 namespace tokenbutler {
 namespace {
@@ -41,9 +42,13 @@ void AttentionLayer::Run(TokenRows& rows, DenseMath& math) const {
   const Activations& a = rows.activations();
   const float* qkv_bias = qkv_bias_.empty() ? nullptr : qkv_bias_.data();
 
+  PredictAhead(rows, layer_, math.pool());
   math.Linear(a.normed, qkv_, qkv_bias, a.qkv, rows.num_rows());
   RotateAndAppend(rows, layer_, math);
+  SelectTokens(rows, layer_, window_, math.pool());
+  FetchTokens(rows, layer_);
   math.Attend(rows, layer_, window_);
+  ObserveAttention(rows, layer_, math.pool());
   math.Linear(a.attended, o_, o_bias_.as<float>(), a.projected, rows.num_rows());
 }
 

@@ -6,6 +6,7 @@
 #include "base/compute_pool.h"
 #include "engine/dense_math.h"
 #include "engine/kernels/decode_attention.h"
+#include "engine/kernels/sparse_attention.h"
 
 namespace tokenbutler {
 
@@ -18,6 +19,7 @@ class DecodeMath : public DenseMath {
   // Room for steps of `num_rows` rows of `config`. RESOURCE_EXHAUSTED naming the bytes.
   absl::Status Reserve(int num_rows, const ModelConfig& config);
 
+  ComputePool& pool() override { return pool_; }
   void Linear(const void* x, const TensorView& weight, const float* bias, float* y,
               int num_rows) override;
   // On the calling thread: a few rows are done before another thread is awake.
@@ -27,6 +29,7 @@ class DecodeMath : public DenseMath {
  private:
   ComputePool& pool_;
   std::vector<DecodeAttentionParams::Query> queries_;
+  std::vector<SparseAttentionParams::Query> sparse_queries_;
   Buffer workspace_;  // DecodeAttention's
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "absl/functional/function_ref.h"
+#include "base/compute_pool.h"
 #include "base/tensor_view.h"
 #include "engine/token_rows.h"
 
@@ -13,6 +14,9 @@ class DenseMath {
  public:
   virtual ~DenseMath() = default;
 
+  // The threads that it works with.
+  virtual ComputePool& pool() = 0;
+
   // y = x weight^T + bias, sums in float32.
   //   x [num_rows, in_features] of the weight's dtype; weight [out_features, in_features];
   //   bias [out_features] float32 or null; y [num_rows, out_features] float32.
@@ -23,7 +27,8 @@ class DenseMath {
   // `fn` must not throw, and must treat each row by itself.
   virtual void ForRows(int num_rows, absl::FunctionRef<void(int begin, int end)> fn) = 0;
 
-  // Causal attention of every row over the cached tokens of its sequence, itself included.
+  // Causal attention of every row over the cached tokens of its sequence, itself included; a
+  // decode row whose sequence is sparse in this layer attends to what FetchTokens has laid out.
   // Reads the queries in activations().qkv and the KV cache, writes activations().attended.
   // `window`: tokens each row sees, itself included; 0: all.
   virtual void Attend(TokenRows& rows, int layer, int window) = 0;

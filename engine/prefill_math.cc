@@ -86,6 +86,7 @@ class LibTorchPrefillMath : public PrefillMath {
  public:
   explicit LibTorchPrefillMath(ComputePool& pool) : pool_(pool) {}
 
+  ComputePool& pool() override { return pool_; }
   void Linear(const void* x, const TensorView& weight, const float* bias, float* y,
               int num_rows) override;
   void ForRows(int num_rows, absl::FunctionRef<void(int, int)> fn) override;

@@ -1,13 +1,37 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
+#include "engine/attention_params.h"
 #include "offload/block_table.h"
+#include "offload/resident_tokens.h"
+#include "offload/state_layout.h"
 
 namespace tokenbutler {
+
+// What the attention of one sequence has done so far.
+struct AttentionStats {
+  OffloadCounters offload;
+  int64_t attended_tokens = 0;  // summed over decode steps, layers and KV heads
+  int64_t attended_lists = 0;   // decode steps x layers x KV heads: the mean's denominator
+  int64_t context_tokens = 0;   // what a dense sequence would have attended to, summed likewise
+  absl::Duration predictor;     // spent on choosing
+  double recall_sum = 0;        // of the attention mass, at the probes
+  int64_t recall_probes = 0;
+};
+
+// What a runner keeps of a sparse sequence beside its KV rows: its selection policy at work and its
+// part of the device tier. Made by the runner, owned by the sequence; engine thread only.
+class SequenceState {
+ public:
+  virtual ~SequenceState() = default;
+  virtual AttentionStats stats() const = 0;
+};
 
 enum class LogitsWanted { kNone, kLast, kAll };
 
@@ -18,6 +42,7 @@ struct StepItem {
   absl::Span<const int32_t> token_ids;      // not owned; one token in a decode item
   int start_position = 0;
   LogitsWanted logits = LogitsWanted::kLast;
+  SequenceState* state = nullptr;  // of the runner that runs the step; null: dense attention
 };
 
 // What one step computes: every running sequence's decode token, and chunks of prefills.
@@ -41,6 +66,19 @@ class ModelRunner {
 
   // Copies K and V rows of a partly filled block when a sequence is forked (n > 1).
   virtual void CopyBlock(BlockId from, BlockId to) = 0;
+
+  // Whether sequences with this attention can be run: INVALID_ARGUMENT or UNIMPLEMENTED naming the
+  // field otherwise. Any thread.
+  virtual absl::Status CheckAttention(const AttentionParams& params) const;
+  // The state blocks that such a sequence needs. Any thread.
+  virtual StateLayout state_layout(const AttentionParams& params) const {
+    (void)params;
+    return {};
+  }
+  // The state of a new sequence. REQUIRES: sparse parameters that CheckAttention takes.
+  virtual absl::StatusOr<std::unique_ptr<SequenceState>> NewState(const AttentionParams& params);
+  // A copy for a fork of the sequence.
+  virtual absl::StatusOr<std::unique_ptr<SequenceState>> ForkState(const SequenceState& state);
 };
 
 }  // namespace tokenbutler

@@ -5,6 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "engine/sequence_attention.h"
+
 namespace tokenbutler {
 namespace {
 
@@ -72,6 +74,10 @@ absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::Create(ModelConfig confi
   RETURN_IF_ERROR(CheckKvLayout(kv_store->layout(), KvLayoutFor(model, compute_dtype)));
   ASSIGN_OR_RETURN(Rope rope, Rope::Create(model.rope, model.head_dim, model.max_position));
   runner->rope_ = std::make_unique<Rope>(std::move(rope));
+  runner->resources_ = {.config = &model,
+                        .weights = &runner->weights_,
+                        .rope = runner->rope_.get(),
+                        .layout = kv_store->layout()};
   runner->rows_ = std::make_unique<TokenRows>(model, compute_dtype, *kv_store);
   RETURN_IF_ERROR(
       runner->rows_->Reset(std::max(options.max_num_seqs, options.prefill_chunk_tokens)));
@@ -126,10 +132,13 @@ absl::Status StepRunner::Run(const StepPlan& plan) {
 
 absl::Status StepRunner::RunDecode(absl::Span<const StepItem> items) {
   const int num_rows = static_cast<int>(items.size());
-  RETURN_IF_ERROR(rows_->Reset(num_rows));
+  RETURN_IF_ERROR(rows_->Reset(num_rows, TokenRows::Kind::kDecode));
   RETURN_IF_ERROR(decode_math_.Reserve(num_rows, config_));
   for (const StepItem& item : items) rows_->Add(item, *rope_);
   transformer_->Run(*rows_, decode_math_);
+  for (const StepItem& item : items) {
+    if (item.state != nullptr) static_cast<SequenceAttention*>(item.state)->EndStep();
+  }
 
   // Neighbours whose logits are wanted go through the output head together.
   float* logits = decode_logits_.buffer.as<float>();
@@ -143,6 +152,23 @@ absl::Status StepRunner::RunDecode(absl::Span<const StepItem> items) {
     row = end + 1;
   }
   return absl::OkStatus();
+}
+
+absl::Status StepRunner::CheckAttention(const AttentionParams& params) const {
+  return CheckPolicy(params, resources_);
+}
+
+StateLayout StepRunner::state_layout(const AttentionParams& params) const {
+  return StateLayoutFor(params, kv_store_.layout());
+}
+
+absl::StatusOr<std::unique_ptr<SequenceState>> StepRunner::NewState(const AttentionParams& params) {
+  ASSIGN_OR_RETURN(std::unique_ptr<TokenSelector> selector, CreateSelector(params, resources_));
+  return std::make_unique<SequenceAttention>(params, resources_, kv_store_, std::move(selector));
+}
+
+absl::StatusOr<std::unique_ptr<SequenceState>> StepRunner::ForkState(const SequenceState& state) {
+  return static_cast<const SequenceAttention&>(state).Fork();
 }
 
 absl::Status StepRunner::RunPrefill(const StepItem& chunk, float* logits) {

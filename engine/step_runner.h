@@ -9,6 +9,7 @@
 #include "engine/models/model_config.h"
 #include "engine/models/rope.h"
 #include "engine/prefill_math.h"
+#include "engine/selection/policies.h"
 #include "engine/step_plan.h"
 #include "engine/token_rows.h"
 #include "engine/transformer.h"
@@ -53,6 +54,10 @@ class StepRunner : public ModelRunner {
   absl::Span<const float> decode_logits(int item) const override;
   absl::Span<const float> prefill_logits(int chunk) const override;
   void CopyBlock(BlockId from, BlockId to) override { kv_store_.CopyBlock(from, to); }
+  absl::Status CheckAttention(const AttentionParams& params) const override;
+  StateLayout state_layout(const AttentionParams& params) const override;
+  absl::StatusOr<std::unique_ptr<SequenceState>> NewState(const AttentionParams& params) override;
+  absl::StatusOr<std::unique_ptr<SequenceState>> ForkState(const SequenceState& state) override;
 
  private:
   StepRunner(ModelConfig config, ModelWeights weights, KvStore& kv_store, ComputePool& pool);
@@ -74,6 +79,7 @@ class StepRunner : public ModelRunner {
   KvStore& kv_store_;
   ComputePool& pool_;
   std::unique_ptr<Rope> rope_;
+  SelectionResources resources_;
   std::unique_ptr<Transformer> transformer_;
   std::unique_ptr<TokenRows> rows_;  // decode steps and prefill chunks take turns
   DecodeMath decode_math_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/kernels/linear.h"
+#include "engine/sequence_attention.h"
 
 namespace tokenbutler {
 namespace {
@@ -65,7 +66,8 @@ absl::Status TokenRows::Reserve(int num_rows) {
   return absl::OkStatus();
 }
 
-absl::Status TokenRows::Reset(int num_rows) {
+absl::Status TokenRows::Reset(int num_rows, Kind kind) {
+  kind_ = kind;
   num_rows_ = 0;
   num_sequences_ = 0;
   return Reserve(num_rows);
@@ -77,7 +79,13 @@ void TokenRows::Add(const StepItem& item, const Rope& rope) {
   sequence.first_row = num_rows_;
   sequence.num_rows = static_cast<int>(item.token_ids.size());
   sequence.start_position = item.start_position;
-  kv_store_.BlockBases(*item.block_table, sequence.context_len(), &sequence.blocks);
+  sequence.attention = static_cast<SequenceAttention*>(item.state);
+  if (sequence.attention == nullptr) {
+    kv_store_.BlockBases(*item.block_table, sequence.context_len(), &sequence.blocks);
+  } else {
+    sequence.attention->BeginStep(*item.block_table, sequence.context_len(), is_decode(),
+                                  &sequence.blocks, &sequence.state_blocks);
+  }
 
   const int half = config_.head_dim / 2;
   const int block_size = kv_store_.layout().block_size;

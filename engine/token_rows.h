@@ -15,6 +15,8 @@
 
 namespace tokenbutler {
 
+class SequenceAttention;
+
 // The activations of a pass through the layers, one row per token. "compute" is the dtype of the
 // weights, bf16 or float32; everything that is summed into is float32.
 struct Activations {
@@ -41,17 +43,22 @@ class TokenRows {
     int num_rows = 0;
     int start_position = 0;          // of the first row
     std::vector<std::byte*> blocks;  // bases of all its blocks up to its last row
+    std::vector<std::byte*> state_blocks;
+    SequenceAttention* attention = nullptr;  // null: dense
     int context_len() const { return start_position + num_rows; }
   };
 
   // `config` and `kv_store` must outlive this. `compute_dtype`: kBF16 or kF32.
   TokenRows(const ModelConfig& config, DType compute_dtype, const KvStore& kv_store);
 
+  enum class Kind { kDecode, kPrefill };
+
   // Forgets all rows and makes room for `num_rows`. RESOURCE_EXHAUSTED naming the bytes.
-  absl::Status Reset(int num_rows);
+  absl::Status Reset(int num_rows, Kind kind = Kind::kPrefill);
   // Adds one sequence's tokens. REQUIRES: room for them here and in the item's block table.
   void Add(const StepItem& item, const Rope& rope);
 
+  bool is_decode() const { return kind_ == Kind::kDecode; }
   int num_rows() const { return num_rows_; }
   DType compute_dtype() const { return compute_dtype_; }
   const ModelConfig& config() const { return config_; }
@@ -78,6 +85,7 @@ class TokenRows {
   const KvStore& kv_store_;
   const DType compute_dtype_;
   const int unrounded_size_;
+  Kind kind_ = Kind::kPrefill;
   int num_rows_ = 0;
   int capacity_ = 0;
   size_t num_sequences_ = 0;

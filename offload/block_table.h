@@ -12,7 +12,10 @@ using BlockId = int32_t;
 // scheduler sees); the blocks' bytes are the KvStore's.
 struct BlockTable {
   std::vector<BlockId> blocks;  // all that the sequence may use, taken at admission
-  int num_tokens = 0;           // tokens whose K and V rows are written
+  // What the sequence's selection policy derives from those blocks (StateLayout), from the same
+  // pool.
+  std::vector<BlockId> state_blocks;
+  int num_tokens = 0;  // tokens whose K and V rows are written
 };
 
 }  // namespace tokenbutler

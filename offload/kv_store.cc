@@ -18,6 +18,15 @@ void KvStore::BlockBases(const BlockTable& table, int num_tokens,
   for (int i = 0; i < count; ++i) (*bases)[i] = host_.block(table.blocks[i]);
 }
 
+void KvStore::StateBases(const BlockTable& table, std::vector<std::byte*>* bases) const {
+  bases->resize(table.state_blocks.size());
+  for (size_t i = 0; i < bases->size(); ++i) (*bases)[i] = host_.block(table.state_blocks[i]);
+}
+
+std::unique_ptr<ResidentTokens> KvStore::NewResidentTokens() const {
+  return NewDirectTokens(layout_, host_);
+}
+
 void KvStore::CopyBlock(BlockId from, BlockId to) {
   std::memcpy(host_.block(to), host_.block(from), layout_.block_bytes());
 }

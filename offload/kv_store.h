@@ -10,6 +10,7 @@
 #include "offload/block_table.h"
 #include "offload/host_tier.h"
 #include "offload/kv_layout.h"
+#include "offload/resident_tokens.h"
 
 namespace tokenbutler {
 
@@ -45,6 +46,12 @@ class KvStore {
   // Replaces `bases` by the bases of the blocks that hold the first `num_tokens` tokens.
   // Allocates only when the vector has to grow. REQUIRES: `table` has those blocks.
   void BlockBases(const BlockTable& table, int num_tokens, std::vector<std::byte*>* bases) const;
+
+  // Replaces `bases` by the bases of all state blocks of the sequence.
+  void StateBases(const BlockTable& table, std::vector<std::byte*>* bases) const;
+
+  // The tokens of one sequence that are in the device tier; direct: the host tier is the device.
+  std::unique_ptr<ResidentTokens> NewResidentTokens() const;
 
   // Copies all rows of one block: a fork owns its partly filled block from then on.
   void CopyBlock(BlockId from, BlockId to);

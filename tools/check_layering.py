@@ -19,7 +19,8 @@ ALLOWED_PROJECT_INCLUDES = {
     "offload/": ["offload/", "base/"],
     # The layers see the data plane of offload/, the scheduler its control plane, nobody its insides.
     "engine/": ["engine/", "base/", "offload/block_pool.h", "offload/block_table.h", "offload/eviction.h",
-                "offload/kv_layout.h", "offload/kv_store.h", "offload/token_selection.h"],
+                "offload/kv_layout.h", "offload/kv_store.h", "offload/resident_tokens.h",
+                "offload/state_layout.h", "offload/token_selection.h"],
     "server/": ["server/", "base/", "proto/", "engine/"],
     "tools/": [""],
     "bench/": [""],

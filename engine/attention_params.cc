@@ -1,0 +1,122 @@
+#include "engine/attention_params.h"
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "base/status_details.h"
+
+namespace tokenbutler {
+namespace {
+
+template <typename Enum, size_t kCount>
+using Names = std::array<std::pair<std::string_view, Enum>, kCount>;
+
+constexpr Names<AttentionPolicy, 11> kPolicies = {{
+    {"dense", AttentionPolicy::kDense},
+    {"tokenbutler", AttentionPolicy::kTokenButler},
+    {"sketch", AttentionPolicy::kSketch},
+    {"pca", AttentionPolicy::kPca},
+    {"quest", AttentionPolicy::kQuest},
+    {"exact", AttentionPolicy::kExact},
+    {"snapkv", AttentionPolicy::kSnapKv},
+    {"h2o", AttentionPolicy::kH2o},
+    {"streaming_llm", AttentionPolicy::kStreamingLlm},
+    {"xkv", AttentionPolicy::kXkv},
+    {"random", AttentionPolicy::kRandom},
+}};
+constexpr Names<QuerySource, 3> kQueries = {{
+    {"real", QuerySource::kReal},
+    {"lookahead", QuerySource::kLookahead},
+    {"mlp", QuerySource::kMlp},
+}};
+constexpr Names<KeyFormat, 4> kKeys = {{
+    {"projected", KeyFormat::kProjected},
+    {"bits1", KeyFormat::kBits1},
+    {"bits2", KeyFormat::kBits2},
+    {"bits4", KeyFormat::kBits4},
+}};
+constexpr Names<MissRule, 2> kMisses = {{
+    {"on_demand", MissRule::kOnDemand},
+    {"deferred", MissRule::kDeferred},
+}};
+
+template <typename Enum, size_t kCount>
+std::string_view NameOf(const Names<Enum, kCount>& names, Enum value) {
+  for (const auto& [name, entry] : names) {
+    if (entry == value) return name;
+  }
+  return "";
+}
+
+template <typename Enum, size_t kCount>
+absl::StatusOr<Enum> Parse(const Names<Enum, kCount>& names, std::string_view field,
+                           std::string_view text) {
+  std::string known;
+  for (const auto& [name, entry] : names) {
+    if (name == text) return entry;
+    known += known.empty() ? "" : ", ";
+    known += name;
+  }
+  return WithField(InvalidArgumentError("{} is \"{}\", must be one of {}", field, text, known),
+                   field);
+}
+
+absl::Status CheckAtLeast(std::string_view field, int value, int least) {
+  if (value >= least) return absl::OkStatus();
+  return WithField(InvalidArgumentError("{} is {}, must be at least {}", field, value, least),
+                   field);
+}
+
+absl::Status CheckShare(std::string_view field, float value) {
+  if (value > 0 && value <= 1) return absl::OkStatus();
+  return WithField(InvalidArgumentError("{} is {}, must be in (0, 1]", field, value), field);
+}
+
+}  // namespace
+
+absl::Status AttentionParams::Validate() const {
+  if (!sparse()) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckAtLeast("attention.sink_tokens", sink_tokens, 0));
+  RETURN_IF_ERROR(CheckAtLeast("attention.local_window", local_window, 1));
+  RETURN_IF_ERROR(CheckAtLeast("attention.neighbours", neighbours, 0));
+  if (prediction_interval < 1 || prediction_interval > 16) {
+    return WithField(InvalidArgumentError("attention.prediction_interval is {}, must be in [1, 16]",
+                                          prediction_interval),
+                     "attention.prediction_interval");
+  }
+  if (int64_t{token_budget} <= int64_t{sink_tokens} + local_window) {
+    return WithField(
+        InvalidArgumentError("attention.token_budget is {}, must be more than sink_tokens + "
+                             "local_window, {} + {}",
+                             token_budget, sink_tokens, local_window),
+        "attention.token_budget");
+  }
+  if (candidates != 0 && candidates < token_budget) {
+    return WithField(
+        InvalidArgumentError("attention.candidates is {}, must be 0 or at least token_budget, {}",
+                             candidates, token_budget),
+        "attention.candidates");
+  }
+  RETURN_IF_ERROR(CheckShare("attention.top_p", top_p));
+  return CheckShare("attention.scan_fraction", scan_fraction);
+}
+
+std::string_view PolicyName(AttentionPolicy policy) { return NameOf(kPolicies, policy); }
+absl::StatusOr<AttentionPolicy> ParsePolicy(std::string_view name) {
+  return Parse(kPolicies, "attention.policy", name);
+}
+std::string_view QuerySourceName(QuerySource query) { return NameOf(kQueries, query); }
+absl::StatusOr<QuerySource> ParseQuerySource(std::string_view name) {
+  return Parse(kQueries, "attention.query", name);
+}
+std::string_view KeyFormatName(KeyFormat keys) { return NameOf(kKeys, keys); }
+absl::StatusOr<KeyFormat> ParseKeyFormat(std::string_view name) {
+  return Parse(kKeys, "attention.keys", name);
+}
+std::string_view MissRuleName(MissRule rule) { return NameOf(kMisses, rule); }
+absl::StatusOr<MissRule> ParseMissRule(std::string_view name) {
+  return Parse(kMisses, "attention.misses", name);
+}
+
+}  // namespace tokenbutler

@@ -1,0 +1,84 @@
+#include "engine/selection/important_tokens.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+namespace tokenbutler {
+
+absl::Span<const int32_t> ImportantTokens::Choose(const AttentionParams& params,
+                                                  absl::Span<const int32_t> tokens,
+                                                  absl::Span<const float> scores, int count,
+                                                  int begin, int end) {
+  chosen_.clear();
+  chosen_scores_.clear();
+  count = std::max(count, 0);
+  const int num_tokens = static_cast<int>(tokens.size());
+  const bool plain = params.neighbours == 0 && params.top_p >= 1;
+  if (plain && num_tokens <= count) {
+    chosen_.assign(tokens.begin(), tokens.end());
+    chosen_scores_.assign(scores.begin(), scores.end());
+    return chosen_;
+  }
+  order_.resize(tokens.size());
+  std::iota(order_.begin(), order_.end(), 0);
+  const auto better = [&](int32_t a, int32_t b) {
+    return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
+  };
+  const int best = std::min(count, num_tokens);
+  if (best < num_tokens) {
+    std::nth_element(order_.begin(), order_.begin() + best, order_.end(), better);
+    order_.resize(static_cast<size_t>(best));
+  }
+  if (plain) {
+    std::sort(order_.begin(), order_.end());
+    for (const int32_t i : order_) {
+      chosen_.push_back(tokens[i]);
+      chosen_scores_.push_back(scores[i]);
+    }
+    return chosen_;
+  }
+  std::sort(order_.begin(), order_.end(), better);
+  if (params.top_p < 1 && !order_.empty()) {
+    const float highest = scores[order_[0]];
+    double total = 0;
+    for (const int32_t i : order_) total += std::exp(scores[i] - highest);
+    double mass = 0;
+    size_t kept = 0;
+    while (kept < order_.size() && (kept == 0 || mass < params.top_p * total)) {
+      mass += std::exp(scores[order_[kept++]] - highest);
+    }
+    order_.resize(kept);
+  }
+  TakeWithNeighbours(params, tokens, scores, count, begin, end);
+  return chosen_;
+}
+
+void ImportantTokens::TakeWithNeighbours(const AttentionParams& params,
+                                         absl::Span<const int32_t> tokens,
+                                         absl::Span<const float> scores, int count, int begin,
+                                         int end) {
+  taken_.clear();
+  // A token costs at most 1 + 2 * neighbours places; the list stays sorted so that none comes
+  // twice.
+  for (const int32_t i : order_) {
+    for (int distance = 0; distance <= params.neighbours; ++distance) {
+      for (const int32_t token : {tokens[i] - distance, tokens[i] + distance}) {
+        if (static_cast<int>(taken_.size()) >= count) break;
+        if (token < begin || token >= end) continue;
+        const auto at = std::lower_bound(
+            taken_.begin(), taken_.end(), token,
+            [](const std::pair<int32_t, float>& entry, int32_t t) { return entry.first < t; });
+        if (at != taken_.end() && at->first == token) continue;
+        taken_.insert(at, {token, scores[i]});
+      }
+    }
+  }
+  for (const auto& [token, score] : taken_) {
+    chosen_.push_back(token);
+    chosen_scores_.push_back(score);
+  }
+}
+
+}  // namespace tokenbutler

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <memory>
+
+#include "base/status.h"
+#include "engine/attention_params.h"
+#include "engine/models/model_config.h"
+#include "engine/models/rope.h"
+#include "engine/selection/token_selector.h"
+#include "engine/weights/model_weights.h"
+#include "offload/kv_layout.h"
+#include "offload/state_layout.h"
+
+namespace tokenbutler {
+
+// What policies may build on; not owned, outlives every selector.
+struct SelectionResources {
+  const ModelConfig* config = nullptr;
+  const ModelWeights* weights = nullptr;
+  const Rope* rope = nullptr;
+  KvLayout layout;
+};
+
+// The state that a sequence with these parameters keeps beside its KV blocks.
+StateLayout StateLayoutFor(const AttentionParams& params, const KvLayout& layout);
+
+// INVALID_ARGUMENT naming the field when parameters, policy and model do not go together: checked
+// when a request comes in, so that Create cannot fail for a reason that the client can mend.
+absl::Status CheckPolicy(const AttentionParams& params, const SelectionResources& resources);
+
+// A selector for a new sequence. REQUIRES: params.sparse(), CheckPolicy is OK.
+absl::StatusOr<std::unique_ptr<TokenSelector>> CreateSelector(const AttentionParams& params,
+                                                              const SelectionResources& resources);
+
+}  // namespace tokenbutler

@@ -1,0 +1,112 @@
+#include "engine/selection/scanning_selector.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace tokenbutler {
+
+void AddAlways(int begin, int end, int kv_head, TokenSelection* selection) {
+  for (int t = begin; t < end; ++t) {
+    selection->Add(kv_head, t, std::numeric_limits<float>::infinity());
+  }
+}
+
+ScanningSelector::ScanningSelector(const AttentionParams& params, int num_layers,
+                                   std::unique_ptr<KeyScanner> scanner,
+                                   std::unique_ptr<QueryPredictor> predictor)
+    : params_(params),
+      scanner_(std::move(scanner)),
+      predictor_(std::move(predictor)),
+      layers_(static_cast<size_t>(num_layers)) {}
+
+std::unique_ptr<TokenSelector> ScanningSelector::Clone() const {
+  auto clone = std::make_unique<ScanningSelector>(
+      params_, static_cast<int>(layers_.size()), scanner_->Clone(),
+      predictor_ == nullptr ? nullptr : predictor_->Clone());
+  clone->layers_ = layers_;
+  return clone;
+}
+
+void ScanningSelector::OnPrefill(const LayerContext& context, const PrefillQueries&) {
+  scanner_->Prepare(context, context.context_len);
+  layers_[context.layer].num_steps = 0;
+  layers_[context.layer].scanned = false;
+}
+
+bool ScanningSelector::ScanIsDue(const Layer& layer, int index) const {
+  return !layer.scanned || (layer.num_steps + index) % params_.prediction_interval == 0;
+}
+
+void ScanningSelector::Scan(const LayerContext& context, int num_written, const float* query) {
+  Layer& layer = layers_[context.layer];
+  const int num_scorable = scanner_->Prepare(context, num_written);
+  const int window_begin = context.context_len - params_.local_window;
+  const AttendedRanges ranges =
+      AttendedRanges::At(params_, context.context_len, std::min(window_begin, num_scorable));
+  // The local window grows by one token a step until the next scan; what is kept as it is must
+  // leave room for that.
+  const int num_fixed = ranges.num_important - (params_.prediction_interval - 1);
+  const int num_candidates = params_.candidates - (params_.token_budget - ranges.num_important);
+  const int count = std::clamp(params_.candidates > 0 ? num_candidates : num_fixed, 0,
+                               ranges.local_begin - ranges.sink_end);
+  layer.local_begin = ranges.local_begin;
+  layer.kept.Reset(context.layout->num_kv_heads, count);
+  if (count > 0) {
+    scanner_->Scan(context, query, ranges.sink_end, ranges.local_begin, count, &layer.kept);
+  }
+  if (params_.candidates > 0) scanner_->Keep(context, layer.kept);
+  layer.scanned = true;
+}
+
+void ScanningSelector::OnHidden(const LayerContext& context, const float* residual,
+                                const void* normed) {
+  if (predictor_ == nullptr) return;
+  const auto [first, last] = predictor_->Consumers(context.layer);
+  for (int l = first; l < last; ++l) {
+    if (!ScanIsDue(layers_[l], l)) continue;
+    LayerContext consumer = context;
+    consumer.layer = l;
+    consumer.lse = nullptr;  // the context's is the producer layer's
+    // The consumer's row of the newest token is not written yet.
+    Scan(consumer, context.context_len - 1, predictor_->Query(context, l, residual, normed));
+    layers_[l].scanned_ahead = true;
+  }
+}
+
+const TokenSelection* ScanningSelector::Early(int layer) const {
+  return layers_[layer].scanned_ahead ? &layers_[layer].kept : nullptr;
+}
+
+void ScanningSelector::Select(const LayerContext& context, const float* query,
+                              TokenSelection* selection) {
+  Layer& layer = layers_[context.layer];
+  bool is_fresh = layer.scanned_ahead;  // scores are those of this step's own query
+  if (!layer.scanned_ahead && ScanIsDue(layer, context.layer)) {
+    Scan(context, context.context_len, query);
+    is_fresh = true;
+  }
+  const bool decide_late = params_.candidates > 0 && (!is_fresh || layer.scanned_ahead);
+  if (decide_late) scanner_->Rescore(context, query, &layer.kept);
+  layer.scanned_ahead = false;
+  ++layer.num_steps;
+  Choose(context, layer, selection);
+}
+
+void ScanningSelector::Choose(const LayerContext& context, const Layer& layer,
+                              TokenSelection* selection) {
+  const AttendedRanges ranges = AttendedRanges::At(params_, context.context_len, layer.local_begin);
+  selection->Reset(context.layout->num_kv_heads, params_.token_budget);
+  for (int h = 0; h < context.layout->num_kv_heads; ++h) {
+    AddAlways(0, ranges.sink_end, h, selection);
+    const absl::Span<const int32_t> chosen =
+        important_.Choose(params_, layer.kept.tokens_of(h), layer.kept.scores_of(h),
+                          ranges.num_important, ranges.sink_end, ranges.local_begin);
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      selection->Add(h, chosen[i], important_.scores()[i]);
+    }
+    AddAlways(ranges.local_begin, context.context_len, h, selection);
+  }
+}
+
+}  // namespace tokenbutler

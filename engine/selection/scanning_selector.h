@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/attention_params.h"
+#include "engine/selection/attended_ranges.h"
+#include "engine/selection/important_tokens.h"
+#include "engine/selection/token_selector.h"
+
+namespace tokenbutler {
+
+// Tokens of one layer with a score each, per KV head: what scans find and rescoring ranks anew.
+using ScoredTokens = TokenSelection;
+
+// Scores all tokens of one layer from what a policy keeps of the keys. The part in which scanning
+// policies differ; ScanningSelector does the rest. One object per sequence.
+class KeyScanner {
+ public:
+  virtual ~KeyScanner() = default;
+  virtual std::unique_ptr<KeyScanner> Clone() const = 0;
+
+  // Tokens before this one can be scored now, given that `num_written` rows of the layer are
+  // written: brings the layer's state up to date first. Ascending from call to call.
+  virtual int Prepare(const LayerContext& context, int num_written) = 0;
+
+  // Finds, for each KV head, the `count` tokens of [begin, end) with the highest scores for the
+  // query [num_heads, head_dim], and adds them in ascending order with their scores.
+  // `found` has been reset and has room.
+  virtual void Scan(const LayerContext& context, const float* query, int begin, int end, int count,
+                    ScoredTokens* found) = 0;
+
+  // The layer's candidates have changed: a place to gather what Rescore reads.
+  virtual void Keep(const LayerContext& context, const ScoredTokens& candidates) {
+    (void)context, (void)candidates;
+  }
+  // Scores the layer's candidates, as last kept, for another query: replaces their scores.
+  virtual void Rescore(const LayerContext& context, const float* query,
+                       ScoredTokens* candidates) = 0;
+};
+
+// Queries of layers ahead, from the hidden state that enters a producer layer.
+class QueryPredictor {
+ public:
+  virtual ~QueryPredictor() = default;
+  virtual std::unique_ptr<QueryPredictor> Clone() const = 0;
+  // Layers [first, last) that producer layer `layer` serves; empty when it is none.
+  virtual std::pair<int, int> Consumers(int layer) const = 0;
+  // The queries [num_heads, head_dim] of layer `consumer`, after RoPE at the context's last
+  // position, as the policy's KeyScanner wants them. Valid until the next call.
+  virtual const float* Query(const LayerContext& producer, int consumer, const float* residual,
+                             const void* normed) = 0;
+};
+
+// A policy that scans what it keeps of all keys every `prediction_interval` steps. Scans are
+// staggered over the layers so that no step carries them all. Between scans the kept tokens are
+// attended as they are, or, when `candidates` says to keep more, each step's own query ranks them
+// anew ("predict early, decide late"). The local window grows between two scans, so that no token
+// is both outside of it and unscored.
+class ScanningSelector : public TokenSelector {
+ public:
+  // `predictor`: null for a scan by the layer's own query.
+  ScanningSelector(const AttentionParams& params, int num_layers,
+                   std::unique_ptr<KeyScanner> scanner,
+                   std::unique_ptr<QueryPredictor> predictor = nullptr);
+
+  std::unique_ptr<TokenSelector> Clone() const override;
+  void OnPrefill(const LayerContext& context, const PrefillQueries& queries) override;
+  void OnHidden(const LayerContext& context, const float* residual, const void* normed) override;
+  const TokenSelection* Early(int layer) const override;
+  void Select(const LayerContext& context, const float* query, TokenSelection* selection) override;
+
+ private:
+  struct Layer {
+    int64_t num_steps = 0;       // since the last prefill
+    bool scanned = false;        // `kept` is usable
+    bool scanned_ahead = false;  // by a producer, for the step that is running
+    int local_begin = 0;         // as of the last scan
+    ScoredTokens kept;           // of [sink, local_begin)
+  };
+
+  bool ScanIsDue(const Layer& layer, int index) const;
+  void Scan(const LayerContext& context, int num_written, const float* query);
+  void Choose(const LayerContext& context, const Layer& layer, TokenSelection* selection);
+
+  const AttentionParams params_;
+  std::unique_ptr<KeyScanner> scanner_;
+  std::unique_ptr<QueryPredictor> predictor_;
+  std::vector<Layer> layers_;
+  ImportantTokens important_;
+};
+
+}  // namespace tokenbutler

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/types/span.h"
+#include "base/compute_pool.h"
+#include "offload/kv_layout.h"
+#include "offload/state_layout.h"
+#include "offload/token_selection.h"
+
+namespace tokenbutler {
+
+// What a policy sees of its sequence when a layer is at work. Rows of all tokens before context_len
+// are written; a decode step's own token is the last.
+struct LayerContext {
+  const KvLayout* layout = nullptr;
+  absl::Span<std::byte* const> blocks;        // the sequence's KV blocks, in token order
+  const StateLayout* state_layout = nullptr;  // as the policy asked for
+  absl::Span<std::byte* const> state_blocks;  // the sequence's own, in order
+  int layer = 0;
+  int context_len = 0;
+  int group_size = 1;  // query heads per KV head
+  float softmax_scale = 1;
+  // [num_heads] log-sum-exp of the layer's logits at the previous decode step, over what it
+  // attended to; null at the first one. Makes the logits of a group's heads comparable.
+  const float* lse = nullptr;
+  ComputePool* pool = nullptr;
+
+  // The key rows [block_size, head_dim] of one block of this layer.
+  const std::byte* keys(int kv_head, int block) const {
+    return blocks[block] + layout->key_offset(layer, kv_head);
+  }
+  // The policy's record of one KV block.
+  std::byte* record(int kv_head, int block) const {
+    return state_blocks[block / state_layout->kv_blocks()] +
+           state_layout->offset(layer, kv_head, block);
+  }
+};
+
+// A chunk's queries after RoPE: row i is that of token context_len - num_rows + i.
+struct PrefillQueries {
+  const float* queries =
+      nullptr;  // [num_rows] rows of [num_heads, head_dim], `stride` floats apart
+  size_t stride = 0;
+  int num_rows = 0;
+};
+
+// One policy at work on one sequence: chooses, per layer and KV head, which cached tokens a decode
+// step attends to. Keeps per sequence what changes with every step; what is derived from full
+// blocks of keys lives in the state blocks. Calls come in the order of the layers, on the engine
+// thread, with the context growing from call to call; parallel work goes to context.pool. Results
+// must not depend on the number of threads, nor on other sequences.
+class TokenSelector {
+ public:
+  virtual ~TokenSelector() = default;
+
+  // A copy for a fork, which goes on by itself. Its state blocks hold the same bytes.
+  virtual std::unique_ptr<TokenSelector> Clone() const = 0;
+
+  // A prefill chunk has been run through the attention of a layer.
+  virtual void OnPrefill(const LayerContext& context, const PrefillQueries& queries) {
+    (void)context, (void)queries;
+  }
+
+  // A decode step is about to enter a layer with this hidden state: what a producer sees.
+  // `residual` [hidden_size] before the input norm, `normed` the same after it, rounded to the
+  // compute dtype (bf16 or float32).
+  virtual void OnHidden(const LayerContext& context, const float* residual, const void* normed) {
+    (void)context, (void)residual, (void)normed;
+  }
+  // The selection, made early, that `layer`'s fetch may start with; null: none.
+  virtual const TokenSelection* Early(int layer) const {
+    (void)layer;
+    return nullptr;
+  }
+
+  // Chooses for the layer. `query` [num_heads, head_dim] after RoPE. The result keeps within the
+  // token budget, and holds the sink tokens and the local window.
+  // REQUIRES: context_len > the token budget, unless WantsWeights().
+  virtual void Select(const LayerContext& context, const float* query,
+                      TokenSelection* selection) = 0;
+
+  // Whether OnAttended wants the softmax weights; then Select is called at every decode step, also
+  // when the budget holds all tokens.
+  virtual bool WantsWeights() const { return false; }
+  // `weights`: [num_heads] arrays, each as long as the selection of its KV head.
+  virtual void OnAttended(const LayerContext& context, const TokenSelection& selection,
+                          const float* const* weights) {
+    (void)context, (void)selection, (void)weights;
+  }
+
+  // Positions by which the query is moved back for the first tokens of every list, those before
+  // params.sink_tokens: policies that count positions inside the cache (streaming_llm). 0: none.
+  virtual int SinkShift(const LayerContext& context) const {
+    (void)context;
+    return 0;
+  }
+};
+
+}  // namespace tokenbutler

@@ -1,0 +1,132 @@
+#include "engine/sequence_attention.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/clock.h"
+
+namespace tokenbutler {
+
+SequenceAttention::SequenceAttention(const AttentionParams& params,
+                                     const SelectionResources& resources, const KvStore& store,
+                                     std::unique_ptr<TokenSelector> selector)
+    : params_(params),
+      resources_(resources),
+      store_(store),
+      state_layout_(StateLayoutFor(params, store.layout())),
+      num_heads_(resources.config->num_heads),
+      selector_(std::move(selector)),
+      resident_(store.NewResidentTokens()),
+      lse_(static_cast<size_t>(resources.config->num_layers) * num_heads_),
+      has_lse_(static_cast<size_t>(resources.config->num_layers)) {}
+
+std::unique_ptr<SequenceAttention> SequenceAttention::Fork() const {
+  auto fork = std::make_unique<SequenceAttention>(params_, resources_, store_, selector_->Clone());
+  fork->lse_ = lse_;
+  fork->has_lse_ = has_lse_;
+  return fork;
+}
+
+void SequenceAttention::BeginStep(const BlockTable& table, int context_len, bool is_decode,
+                                  std::vector<std::byte*>* blocks,
+                                  std::vector<std::byte*>* state_blocks) {
+  if (is_decode) {
+    resident_->BlockBases(table, context_len, blocks);
+  } else {
+    resident_->BeginPrefill();
+    store_.BlockBases(table, context_len, blocks);
+  }
+  store_.StateBases(table, state_blocks);
+}
+
+void SequenceAttention::EndStep() { resident_->EndStep(); }
+
+void SequenceAttention::AddLse(LayerContext* context) const {
+  context->state_layout = &state_layout_;
+  context->lse = has_lse_[context->layer] == 0
+                     ? nullptr
+                     : lse_.data() + static_cast<size_t>(context->layer) * num_heads_;
+}
+
+void SequenceAttention::PredictAhead(LayerContext context, const float* residual,
+                                     const void* normed) {
+  if (context.context_len <= params_.token_budget) return;
+  AddLse(&context);
+  const absl::Time start = absl::Now();
+  selector_->OnHidden(context, residual, normed);
+  for (int l = context.layer; l < resources_.config->num_layers; ++l) {
+    if (const TokenSelection* early = selector_->Early(l)) resident_->Prefetch(l, *early);
+  }
+  stats_.predictor += absl::Now() - start;
+}
+
+void SequenceAttention::Select(LayerContext context, const float* query, int window) {
+  const bool is_dense_layer = window > 0 || (context.layer == 0 && params_.dense_first_layer);
+  const bool holds_all = context.context_len <= params_.token_budget;
+  is_sparse_ = !is_dense_layer && (!holds_all || selector_->WantsWeights());
+  const int num_kv_heads = context.layout->num_kv_heads;
+  stats_.attended_lists += num_kv_heads;
+  stats_.context_tokens += int64_t{context.context_len} * num_kv_heads;
+  if (!is_sparse_) {
+    const int attended = window > 0 ? std::min(window, context.context_len) : context.context_len;
+    stats_.attended_tokens += int64_t{attended} * num_kv_heads;
+    return;
+  }
+  AddLse(&context);
+  const absl::Time start = absl::Now();
+  selector_->Select(context, query, &selection_);
+  stats_.predictor += absl::Now() - start;
+  sink_shift_ = selector_->SinkShift(context);
+  if (sink_shift_ != 0) RotateSinkQuery(query);
+  if (selector_->WantsWeights()) {
+    weights_.resize(static_cast<size_t>(num_heads_) * selection_.capacity);
+    weight_rows_.resize(static_cast<size_t>(num_heads_));
+    for (int h = 0; h < num_heads_; ++h) {
+      weight_rows_[h] = weights_.data() + static_cast<size_t>(h) * selection_.capacity;
+    }
+  }
+}
+
+void SequenceAttention::RotateSinkQuery(const float* query) {
+  const int half = resources_.config->head_dim / 2;
+  const size_t size = static_cast<size_t>(num_heads_) * 2 * half;
+  sink_query_.resize(size);
+  rotation_.resize(static_cast<size_t>(2) * half);
+  float* cos = rotation_.data();
+  float* sin = cos + half;
+  resources_.rope->Rotation(sink_shift_, cos, sin);
+  // The query has the attention factor already; a pure rotation must not add it again.
+  const float scale = 1.0f / resources_.rope->attention_factor();
+  for (size_t at = 0; at < size; at += 2 * static_cast<size_t>(half)) {
+    for (int i = 0; i < half; ++i) {
+      const float x = query[at + i], y = query[at + half + i];
+      sink_query_[at + i] = scale * (x * cos[i] + y * sin[i]);
+      sink_query_[at + half + i] = scale * (y * cos[i] - x * sin[i]);
+    }
+  }
+}
+
+void SequenceAttention::Fetch(int layer) {
+  view_ = resident_->Fetch(layer, selection_, params_.misses == MissRule::kDeferred);
+  for (int h = 0; h < selection_.num_kv_heads; ++h) stats_.attended_tokens += view_.num_rows[h];
+}
+
+void SequenceAttention::ObserveDecode(LayerContext context) {
+  has_lse_[context.layer] = 1;
+  if (!is_sparse_ || !selector_->WantsWeights()) return;
+  AddLse(&context);
+  selector_->OnAttended(context, selection_, weight_rows_.data());
+}
+
+void SequenceAttention::ObservePrefill(LayerContext context, const PrefillQueries& queries) {
+  AddLse(&context);
+  selector_->OnPrefill(context, queries);
+}
+
+AttentionStats SequenceAttention::stats() const {
+  AttentionStats stats = stats_;
+  stats.offload = resident_->counters();
+  return stats;
+}
+
+}  // namespace tokenbutler

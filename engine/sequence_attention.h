@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/attention_params.h"
+#include "engine/selection/policies.h"
+#include "engine/selection/token_selector.h"
+#include "engine/step_plan.h"
+#include "offload/kv_store.h"
+
+namespace tokenbutler {
+
+// The attention of one sparse sequence: its policy at work, its tokens in the device tier, and what
+// the layer that is running has chosen. A decode step goes through a layer as
+//   PredictAhead, Select, Fetch, (attention), Observe.
+class SequenceAttention : public SequenceState {
+ public:
+  // `resources` and `store` must outlive this.
+  SequenceAttention(const AttentionParams& params, const SelectionResources& resources,
+                    const KvStore& store, std::unique_ptr<TokenSelector> selector);
+
+  // A copy for a fork. The fork's block table holds the same bytes.
+  std::unique_ptr<SequenceAttention> Fork() const;
+
+  // The next step runs the tokens before `context_len`; says where its blocks are.
+  void BeginStep(const BlockTable& table, int context_len, bool is_decode,
+                 std::vector<std::byte*>* blocks, std::vector<std::byte*>* state_blocks);
+  // Every layer has run.
+  void EndStep();
+
+  // Starts what can be known of later layers from the hidden state that enters this one.
+  void PredictAhead(LayerContext context, const float* residual, const void* normed);
+  // Decides whether the layer attends to chosen tokens, and chooses them. `query` [num_heads,
+  // head_dim]. `window`: the layer's sliding window, 0: none; such layers attend to their window.
+  void Select(LayerContext context, const float* query, int window);
+  // Makes the chosen tokens resident. REQUIRES: is_sparse().
+  void Fetch(int layer);
+  // After the attention of a decode step.
+  void ObserveDecode(LayerContext context);
+  // After the attention of a prefill chunk.
+  void ObservePrefill(LayerContext context, const PrefillQueries& queries);
+
+  const AttentionParams& params() const { return params_; }
+  // Of the layer that is running, from Select on.
+  bool is_sparse() const { return is_sparse_; }
+  const TokenSelection& selection() const { return selection_; }
+  const ResidentView& view() const { return view_; }
+  // Where the attention kernel writes: [num_heads] of the layer.
+  float* lse(int layer) { return lse_.data() + static_cast<size_t>(layer) * num_heads_; }
+  // [num_heads] rows for the softmax weights; null when nobody wants them.
+  float* const* weights() const { return weight_rows_.empty() ? nullptr : weight_rows_.data(); }
+  // [num_heads, head_dim]: the query for the sink tokens; null: the layer's own.
+  const float* sink_query() const { return sink_shift_ == 0 ? nullptr : sink_query_.data(); }
+  int num_sink_rows() const { return params_.sink_tokens; }
+  const StateLayout& state_layout() const { return state_layout_; }
+
+  AttentionStats stats() const override;
+
+ private:
+  // What the policy is shown: the last step's log-sum-exp included.
+  void AddLse(LayerContext* context) const;
+  void RotateSinkQuery(const float* query);
+
+  const AttentionParams params_;
+  const SelectionResources& resources_;
+  const KvStore& store_;
+  const StateLayout state_layout_;
+  const int num_heads_;
+  std::unique_ptr<TokenSelector> selector_;
+  std::unique_ptr<ResidentTokens> resident_;
+  bool is_sparse_ = false;
+  TokenSelection selection_;
+  ResidentView view_;
+  std::vector<float> lse_;        // [num_layers, num_heads]
+  std::vector<uint8_t> has_lse_;  // [num_layers]
+  std::vector<float> weights_;
+  std::vector<float*> weight_rows_;
+  int sink_shift_ = 0;
+  std::vector<float> sink_query_, rotation_;
+  AttentionStats stats_;
+};
+
+}  // namespace tokenbutler

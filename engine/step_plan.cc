@@ -1,0 +1,24 @@
+#include "engine/step_plan.h"
+
+#include "base/status_details.h"
+
+namespace tokenbutler {
+
+absl::Status ModelRunner::CheckAttention(const AttentionParams& params) const {
+  if (!params.sparse()) return absl::OkStatus();
+  return WithField(UnimplementedError("attention.policy is \"{}\", must be \"dense\"",
+                                      PolicyName(params.policy)),
+                   "attention.policy");
+}
+
+absl::StatusOr<std::unique_ptr<SequenceState>> ModelRunner::NewState(
+    const AttentionParams& params) {
+  RETURN_IF_ERROR(CheckAttention(params));
+  return nullptr;
+}
+
+absl::StatusOr<std::unique_ptr<SequenceState>> ModelRunner::ForkState(const SequenceState&) {
+  return InternalError("this runner keeps no states");
+}
+
+}  // namespace tokenbutler

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "offload/block_table.h"
+#include "offload/host_tier.h"
+#include "offload/kv_layout.h"
+#include "offload/token_selection.h"
+
+namespace tokenbutler {
+
+// What offloading the KV cache did for one sequence.
+struct OffloadCounters {
+  int64_t host_to_device_bytes = 0;
+  int64_t device_to_host_bytes = 0;
+  int64_t lookups = 0;   // tokens that a layer and KV head wanted
+  int64_t hits = 0;      // of these, already in the device tier (all of them when it is the host)
+  int64_t deferred = 0;  // of the others, left out of the step (MissRule::kDeferred)
+  int64_t prefetch_issued = 0, prefetch_late = 0;  // layers; late: the layer had to wait for it
+  absl::Duration stall;                            // the step waited for transfers
+};
+
+// Where the chosen tokens of one layer are, for the attention kernels: KV head h's list is
+// rows[h][0, num_rows[h]), in token order; row r is row r % block_size of blocks[r / block_size],
+// which has the KvLayout of the store. Valid until the next call for the sequence.
+struct ResidentView {
+  const std::byte* const* blocks = nullptr;
+  const int32_t* const* rows = nullptr;  // [num_kv_heads]
+  const int32_t* num_rows = nullptr;     // [num_kv_heads]
+};
+
+// One sequence's tokens in the device tier: sink | local ring | important slots. Two kinds
+// (KvStore::NewResidentTokens): `direct`, where the device tier is the host memory itself and
+// nothing moves, and `staged`, a memory region of its own that transfer workers fill. Engine
+// thread only; one decode step goes
+//   BlockBases, then per layer: Prefetch for layers ahead (optional), Fetch, then EndStep.
+class ResidentTokens {
+ public:
+  virtual ~ResidentTokens() = default;
+
+  // The next step is a decode step that writes the row of token `num_tokens` - 1. Replaces `bases`
+  // by the base of the block of each token up to there: where its keys and values are to be read
+  // and, for the new token, written. A block whose newest rows are not in the host tier yet is
+  // named by its place in the device tier, all others by their place in the host tier.
+  virtual void BlockBases(const BlockTable& table, int num_tokens,
+                          std::vector<std::byte*>* bases) = 0;
+
+  // Starts to fetch what is missing of a layer's selection; never waits.
+  virtual void Prefetch(int layer, const TokenSelection& selection) = 0;
+
+  // Says where a layer's selected tokens are; waits for this layer's transfers only. With
+  // `may_defer`, missing tokens are fetched for the next step instead and are left out of the view.
+  virtual ResidentView Fetch(int layer, const TokenSelection& selection, bool may_defer) = 0;
+
+  // Every layer of the step has run: its rows may go back to the host tier from now on.
+  virtual void EndStep() = 0;
+
+  // The next step is a prefill chunk that reads and writes the host tier: waits until every row is
+  // there and forgets what is resident.
+  virtual void BeginPrefill() = 0;
+
+  virtual const OffloadCounters& counters() const = 0;
+};
+
+// For a device that is the CPU: see cpu/direct_tokens.cc. `host` must outlive the result.
+std::unique_ptr<ResidentTokens> NewDirectTokens(const KvLayout& layout, const HostTier& host);
+
+}  // namespace tokenbutler

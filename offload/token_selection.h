@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace tokenbutler {
+
+// Which cached tokens of one sequence a layer attends to, per KV head: ascending, none twice. Data
+// only, in flat arrays, so that it can live where the kernels run.
+struct TokenSelection {
+  int num_kv_heads = 0;
+  int capacity = 0;             // most tokens per KV head
+  std::vector<int32_t> counts;  // [num_kv_heads]
+  std::vector<int32_t> tokens;  // [num_kv_heads, capacity]; the first counts[h] are valid
+  // How much each token matters, same shape; the least of them are evicted first. Sink and local
+  // tokens have +inf.
+  std::vector<float> scores;
+
+  // Empties all lists and makes room. Allocates only when it has to grow.
+  void Reset(int kv_heads, int tokens_per_head) {
+    num_kv_heads = kv_heads;
+    capacity = tokens_per_head;
+    counts.assign(static_cast<size_t>(kv_heads), 0);
+    const size_t size = static_cast<size_t>(kv_heads) * static_cast<size_t>(tokens_per_head);
+    if (tokens.size() < size) tokens.resize(size);
+    if (scores.size() < size) scores.resize(size);
+  }
+  void Add(int kv_head, int32_t token, float score) {
+    const size_t at = static_cast<size_t>(kv_head) * capacity + counts[kv_head]++;
+    tokens[at] = token;
+    scores[at] = score;
+  }
+  absl::Span<const int32_t> tokens_of(int kv_head) const {
+    return {tokens.data() + static_cast<size_t>(kv_head) * capacity,
+            static_cast<size_t>(counts[kv_head])};
+  }
+  absl::Span<const float> scores_of(int kv_head) const {
+    return {scores.data() + static_cast<size_t>(kv_head) * capacity,
+            static_cast<size_t>(counts[kv_head])};
+  }
+};
+
+}  // namespace tokenbutler
