@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/attention_params.h"
+#include "engine/selection/attention_params.h"
 #include "engine/selection/policies.h"
 #include "engine/selection/token_selector.h"
 #include "engine/step_plan.h"

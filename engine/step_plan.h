@@ -7,7 +7,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
-#include "engine/attention_params.h"
+#include "engine/selection/attention_params.h"
 #include "offload/block_table.h"
 #include "offload/resident_tokens.h"
 #include "offload/state_layout.h"

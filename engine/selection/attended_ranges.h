@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/attention_params.h"
+#include "engine/selection/attention_params.h"
 #include "offload/token_selection.h"
 
 namespace tokenbutler {

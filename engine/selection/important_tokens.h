@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "engine/attention_params.h"
+#include "engine/selection/attention_params.h"
 
 namespace tokenbutler {
 

@@ -3,9 +3,9 @@
 #include <memory>
 
 #include "base/status.h"
-#include "engine/attention_params.h"
 #include "engine/models/model_config.h"
 #include "engine/models/rope.h"
+#include "engine/selection/attention_params.h"
 #include "engine/selection/token_selector.h"
 #include "engine/weights/model_weights.h"
 #include "offload/kv_layout.h"

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/attention_params.h"
 #include "engine/selection/attended_ranges.h"
+#include "engine/selection/attention_params.h"
 #include "engine/selection/important_tokens.h"
 #include "engine/selection/token_selector.h"
 

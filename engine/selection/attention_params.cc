@@ -1,4 +1,4 @@
-#include "engine/attention_params.h"
+#include "engine/selection/attention_params.h"
 
 #include <array>
 #include <string>
