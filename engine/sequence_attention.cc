@@ -65,11 +65,15 @@ void SequenceAttention::Select(LayerContext context, const float* query, int win
   const bool holds_all = context.context_len <= params_.token_budget;
   is_sparse_ = !is_dense_layer && (!holds_all || selector_->WantsWeights());
   const int num_kv_heads = context.layout->num_kv_heads;
+  const int visible = window > 0 ? std::min(window, context.context_len) : context.context_len;
   stats_.attended_lists += num_kv_heads;
-  stats_.context_tokens += int64_t{context.context_len} * num_kv_heads;
+  stats_.context_tokens += int64_t{visible} * num_kv_heads;
   if (!is_sparse_) {
-    const int attended = window > 0 ? std::min(window, context.context_len) : context.context_len;
-    stats_.attended_tokens += int64_t{attended} * num_kv_heads;
+    DenseFallbacks& fallbacks = stats_.fallbacks;
+    ++(window > 0       ? fallbacks.window
+       : is_dense_layer ? fallbacks.first_layer
+                        : fallbacks.short_context);
+    stats_.attended_tokens += int64_t{visible} * num_kv_heads;
     return;
   }
   AddLse(&context);

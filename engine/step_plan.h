@@ -4,26 +4,14 @@
 #include <memory>
 #include <vector>
 
-#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
+#include "engine/attention_stats.h"
 #include "engine/selection/attention_params.h"
 #include "offload/block_table.h"
-#include "offload/resident_tokens.h"
 #include "offload/state_layout.h"
 
 namespace tokenbutler {
-
-// What the attention of one sequence has done so far.
-struct AttentionStats {
-  OffloadCounters offload;
-  int64_t attended_tokens = 0;  // summed over decode steps, layers and KV heads
-  int64_t attended_lists = 0;   // decode steps x layers x KV heads: the mean's denominator
-  int64_t context_tokens = 0;   // what a dense sequence would have attended to, summed likewise
-  absl::Duration predictor;     // spent on choosing
-  double recall_sum = 0;        // of the attention mass, at the probes
-  int64_t recall_probes = 0;
-};
 
 // What a runner keeps of a sparse sequence beside its KV rows: its selection policy at work and its
 // part of the device tier. Made by the runner, owned by the sequence; engine thread only.
@@ -77,8 +65,11 @@ class ModelRunner {
   }
   // The state of a new sequence. REQUIRES: sparse parameters that CheckAttention takes.
   virtual absl::StatusOr<std::unique_ptr<SequenceState>> NewState(const AttentionParams& params);
-  // A copy for a fork of the sequence.
+  // A copy for a fork of the sequence; its stats begin at zero.
   virtual absl::StatusOr<std::unique_ptr<SequenceState>> ForkState(const SequenceState& state);
+
+  // Bytes of the device tier that hold rows of sequences. 0 when the device is the host.
+  virtual int64_t device_kv_used_bytes() const { return 0; }
 };
 
 }  // namespace tokenbutler

@@ -16,11 +16,13 @@ namespace tokenbutler {
 // What offloading the KV cache did for one sequence.
 struct OffloadCounters {
   int64_t host_to_device_bytes = 0;
+  int64_t prefetched_bytes = 0;  // of these, sent before the layer asked for them
   int64_t device_to_host_bytes = 0;
   int64_t lookups = 0;   // tokens that a layer and KV head wanted
   int64_t hits = 0;      // of these, already in the device tier (all of them when it is the host)
   int64_t deferred = 0;  // of the others, left out of the step (MissRule::kDeferred)
   int64_t prefetch_issued = 0, prefetch_late = 0;  // layers; late: the layer had to wait for it
+  absl::Duration transfer;                         // transfers took, added up
   absl::Duration stall;                            // the step waited for transfers
 };
 
