@@ -38,6 +38,20 @@ struct AttentionOptions {
 };
 absl::StatusOr<Report> RunAttention(const AttentionOptions& options, ComputePool& pool);
 
+// Attention over chosen tokens of a deep context, beside the time of merely reading the same rows
+// in the same order: random rows, each layer and KV head with a list of its own, rows cold.
+struct GatherOptions {
+  int num_heads = 9;
+  int num_kv_heads = 3;
+  int head_dim = 64;
+  int num_layers = 16;  // of the cache; its memory is num_layers * depth tokens
+  std::vector<int> depths = {262144};
+  std::vector<int> budgets = {4096};  // rows per KV head
+  int run_length = 1;                 // consecutive rows
+  int repeats = 9;
+};
+absl::StatusOr<Report> RunGather(const GatherOptions& options, ComputePool& pool);
+
 // The linear layers of a decode step of SmolLM2-135M, with workers that sleep between them and with
 // workers that spin for a bounded time (ComputePool::StepScope).
 struct PoolOptions {

@@ -67,6 +67,26 @@ void AddAttention(CLI::App& app, Benchmark* chosen) {
       [=] { *chosen = [=](ComputePool& pool) { return RunAttention(*options, pool); }; });
 }
 
+void AddGather(CLI::App& app, Benchmark* chosen) {
+  CLI::App* command = app.add_subcommand(
+      "gather",
+      "Attention over chosen tokens and the floor of reading them (default: SmolLM2-135M)");
+  auto options = std::make_shared<GatherOptions>();
+  const auto size = [&](const char* flag, auto* value, const char* help) {
+    command->add_option(flag, *value, help)->capture_default_str()->check(CLI::PositiveNumber);
+  };
+  size("--num-heads", &options->num_heads, "Query heads");
+  size("--num-kv-heads", &options->num_kv_heads, "KV heads; divides the query heads");
+  size("--head-dim", &options->head_dim, "Size of one head, a multiple of 32");
+  size("--num-layers", &options->num_layers, "Layers of the cache, which bounds its memory");
+  size("--depths", &options->depths, "Context lengths in tokens");
+  size("--budgets", &options->budgets, "Tokens attended to per KV head");
+  size("--run-length", &options->run_length, "Consecutive tokens per choice");
+  size("--repeats", &options->repeats, "Passes over the layers; medians are reported");
+  command->callback(
+      [=] { *chosen = [=](ComputePool& pool) { return RunGather(*options, pool); }; });
+}
+
 void AddPool(CLI::App& app, Benchmark* chosen) {
   CLI::App* command = app.add_subcommand(
       "pool", "A step's short parallel sections with workers that sleep or spin between them");
@@ -113,6 +133,7 @@ int Main(int argc, char** argv) {
   AddBandwidth(app, &benchmark);
   AddLinear(app, &benchmark);
   AddAttention(app, &benchmark);
+  AddGather(app, &benchmark);
   AddPool(app, &benchmark);
   AddModel(app, &benchmark);
   CLI11_PARSE(app, argc, argv);

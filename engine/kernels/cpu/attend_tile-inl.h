@@ -12,7 +12,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include "engine/kernels/cpu/dot_tile-inl.h"
+#include "engine/kernels/cpu/key_dots-inl.h"
 #include "engine/kernels/online_softmax.h"
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
@@ -21,64 +21,26 @@ HWY_BEFORE_NAMESPACE();
 namespace tokenbutler {
 namespace HWY_NAMESPACE {
 
-// Tokens whose logits are taken together; their keys and values stay in the L1 cache.
-HWY_MAYBE_UNUSED constexpr int kTileTokens = 64;
-// Query heads that go through a tile together.
-HWY_MAYBE_UNUSED constexpr int kTileHeads = 8;
-
-// A few consecutive cached tokens of one KV head and the queries that attend to them.
+// A few cached tokens of one KV head and the queries that attend to them.
 template <class T>
 struct AttentionTile {
-  const T* keys = nullptr;       // [num_tokens, head_dim]
-  const T* values = nullptr;     // [num_tokens, head_dim]
-  const T* next_keys = nullptr;  // of the tile that comes next, fetched meanwhile
-  int num_tokens = 0;            // <= kTileTokens
+  const TileRows<T>* rows = nullptr;
+  const TileRows<T>* next = nullptr;  // the tile that comes next, fetched meanwhile, or null
+  size_t values_after_keys = 0;       // elements from a key row to its value row
   size_t head_dim = 0;
   const float* queries = nullptr;  // [num_queries, head_dim]
   int num_queries = 0;
   float softmax_scale = 1;
   OnlineSoftmaxState* states = nullptr;  // [num_queries]; the tile's tokens are added
+  // [num_queries] arrays whose elements from first_token on take the scaled logits, or null.
+  float* const* logits_out = nullptr;
+  size_t first_token = 0;
 };
 
-using TileLogits = float[kTileHeads][kTileTokens];
-
-// Dots of kRows queries with four keys, into columns [token, token + 4) of their logits.
-template <int kRows, class T>
-HWY_INLINE void DotKeys(const AttentionTile<T>& tile, int head, int token,
-                        float (*logits)[kTileTokens]) {
-  const float* q[kRows];
-  for (int r = 0; r < kRows; ++r) q[r] = tile.queries + (head + r) * tile.head_dim;
-  const T* k[kTileOuts];
-  for (int o = 0; o < kTileOuts; ++o) {
-    k[o] = tile.keys + std::min(token + o, tile.num_tokens - 1) * tile.head_dim;
-  }
-  float dots[kRows][kTileOuts];
-  DotTile<kRows, /*kPrefetch=*/false>(q, k, tile.head_dim, 0, dots);
-  for (int r = 0; r < kRows; ++r) std::copy_n(dots[r], kTileOuts, logits[r] + token);
-}
-
-HWY_INLINE void PrefetchBytes(const void* data, size_t bytes) {
-  for (size_t at = 0; at < bytes; at += 64) {
-    __builtin_prefetch(static_cast<const char*>(data) + at);
-  }
-}
-
-// logits[h][t] = query (first_head + h) . key t; the values of the tile are fetched meanwhile.
-template <class T>
-HWY_INLINE void QueryKeyDots(const AttentionTile<T>& tile, int first_head, int num_heads,
-                             TileLogits& logits) {
-  for (int t = 0; t < tile.num_tokens; t += kTileOuts) {
-    PrefetchBytes(tile.values + t * tile.head_dim, kTileOuts * tile.head_dim * sizeof(T));
-    ForEachRowTile(num_heads, [&](auto rows, int h) HWY_ATTR {
-      DotKeys<rows.value>(tile, first_head + h, t, logits + h);
-    });
-  }
-}
-
 // Turns one head's dots into exp(logit - new max) and returns what the sums so far must be
-// multiplied by.
+// multiplied by. Leaves the logits in `logits_out` if that is not null.
 HWY_INLINE float SoftmaxTile(float softmax_scale, int num_tokens, float* logits,
-                             OnlineSoftmaxState* state) {
+                             OnlineSoftmaxState* state, float* logits_out) {
   const FloatTag d;
   const int lanes = static_cast<int>(hn::Lanes(d));
   const int padded = (num_tokens + lanes - 1) / lanes * lanes;
@@ -91,6 +53,7 @@ HWY_INLINE float SoftmaxTile(float softmax_scale, int num_tokens, float* logits,
     hn::StoreU(scaled, d, logits + t);
     max = hn::Max(max, scaled);
   }
+  if (logits_out != nullptr) std::copy_n(logits, num_tokens, logits_out);
   const float new_max = hn::GetLane(hn::MaxOfLanes(d, max));
   const auto new_maxes = hn::Set(d, new_max);
   const auto lowest = hn::Set(d, -105.0f);  // exp is 0 in float32 from about -104 on
@@ -107,11 +70,11 @@ HWY_INLINE float SoftmaxTile(float softmax_scale, int num_tokens, float* logits,
   return rescale;
 }
 
-// acc[h][dim, dim + kVecs * lanes) = acc * rescale[h] + sum_t weights[h][t] * value[t].
-// Fetches the same part of the next keys meanwhile when `prefetch`.
+// acc[h][dim, dim + kVecs * lanes) = acc * rescale[h] + sum_t weights[h][t] * value[t], in the
+// order of the tokens. Fetches the value rows of the next tile meanwhile when `prefetch`.
 template <int kHeads, int kVecs, class T>
 HWY_INLINE void AddValues(const AttentionTile<T>& tile, int head, bool prefetch,
-                          const float (*weights)[kTileTokens], const float* rescale, size_t dim) {
+                          const float* weights, const float* rescale, size_t dim) {
   const FloatTag d;
   const size_t lanes = hn::Lanes(d);
   FloatVec acc[kHeads][kVecs];
@@ -121,15 +84,16 @@ HWY_INLINE void AddValues(const AttentionTile<T>& tile, int head, bool prefetch,
       acc[h][v] = hn::Mul(hn::LoadU(d, tile.states[head + h].acc + dim + v * lanes), scale);
     }
   }
-  const T* value = tile.values + dim;
-  for (int t = 0; t < tile.num_tokens; ++t, value += tile.head_dim) {
+  const size_t offset = tile.values_after_keys + dim;
+  const int num_tokens = tile.rows->num_tokens;
+  const int num_fetched = prefetch ? tile.next->num_tokens : 0;
+  for (int t = 0; t < num_tokens; ++t) {
+    const T* value = tile.rows->keys[t] + offset;
+    if (t < num_fetched) PrefetchRow(tile.next->keys[t] + tile.values_after_keys, tile.head_dim);
     FloatVec values[kVecs];
     for (int v = 0; v < kVecs; ++v) values[v] = LoadFloats(d, value + v * lanes);
-    if (prefetch) {
-      PrefetchBytes(tile.next_keys + t * tile.head_dim + dim, kVecs * lanes * sizeof(T));
-    }
     for (int h = 0; h < kHeads; ++h) {
-      const FloatVec weight = hn::Set(d, weights[h][t]);
+      const FloatVec weight = hn::Set(d, weights[h * kTileTokens + t]);
       for (int v = 0; v < kVecs; ++v) acc[h][v] = hn::MulAdd(weight, values[v], acc[h][v]);
     }
   }
@@ -141,22 +105,24 @@ HWY_INLINE void AddValues(const AttentionTile<T>& tile, int head, bool prefetch,
 }
 
 template <int kHeads, class T>
-HWY_INLINE void AddAllValues(const AttentionTile<T>& tile, int head,
-                             const float (*weights)[kTileTokens], const float* rescale) {
+HWY_INLINE void AddAllValues(const AttentionTile<T>& tile, int head, const float* weights,
+                             const float* rescale) {
+  constexpr int kVecs = kHeads <= 3 && HWY_TARGET == HWY_AVX3 ? 4 : 2;
   const size_t lanes = hn::Lanes(FloatTag());
-  const bool prefetch = head == 0;
+  bool prefetch = head == 0 && tile.next != nullptr;
   size_t dim = 0;
-  for (; dim + 4 * lanes <= tile.head_dim; dim += 4 * lanes) {
-    AddValues<kHeads, 4>(tile, head, prefetch, weights, rescale, dim);
+  for (; dim + kVecs * lanes <= tile.head_dim; dim += kVecs * lanes, prefetch = false) {
+    AddValues<kHeads, kVecs>(tile, head, prefetch, weights, rescale, dim);
   }
-  for (; dim + lanes <= tile.head_dim; dim += lanes) {
+  for (; dim + lanes <= tile.head_dim; dim += lanes, prefetch = false) {
     AddValues<kHeads, 1>(tile, head, prefetch, weights, rescale, dim);
   }
   for (; dim < tile.head_dim; ++dim) {
     for (int h = 0; h < kHeads; ++h) {
       float sum = tile.states[head + h].acc[dim] * rescale[h];
-      for (int t = 0; t < tile.num_tokens; ++t) {
-        sum += weights[h][t] * LoadFloat(tile.values + t * tile.head_dim + dim);
+      for (int t = 0; t < tile.rows->num_tokens; ++t) {
+        sum += weights[h * kTileTokens + t] *
+               LoadFloat(tile.rows->keys[t] + tile.values_after_keys + dim);
       }
       tile.states[head + h].acc[dim] = sum;
     }
@@ -169,16 +135,24 @@ template <class T>
 HWY_INLINE void AttendTile(const AttentionTile<T>& tile) {
   HWY_ALIGN TileLogits logits;
   float rescale[kTileHeads];
+  const int num_tokens = tile.rows->num_tokens;
   for (int first = 0; first < tile.num_queries; first += kTileHeads) {
     const int num_heads = std::min(kTileHeads, tile.num_queries - first);
-    QueryKeyDots(tile, first, num_heads, logits);
+    TileDots(*tile.rows, first == 0 ? tile.next : nullptr, tile.head_dim,
+             tile.queries + first * tile.head_dim, num_heads, logits);
     for (int h = 0; h < num_heads; ++h) {
-      rescale[h] =
-          SoftmaxTile(tile.softmax_scale, tile.num_tokens, logits[h], &tile.states[first + h]);
+      float* logits_out =
+          tile.logits_out == nullptr ? nullptr : tile.logits_out[first + h] + tile.first_token;
+      rescale[h] = SoftmaxTile(tile.softmax_scale, num_tokens, logits + h * kTileTokens,
+                               &tile.states[first + h], logits_out);
     }
-    ForEachRowTile(num_heads, [&](auto heads, int h) HWY_ATTR {
-      AddAllValues<heads.value>(tile, first + h, logits + h, rescale + h);
+    ForEachHeadPass<kPassHeads<T>>(num_heads, [&](auto heads, int h) HWY_ATTR {
+      AddAllValues<heads.value>(tile, first + h, logits + h * kTileTokens, rescale + h);
     });
+  }
+  // A longer tile's last value rows.
+  for (int t = num_tokens; tile.next != nullptr && t < tile.next->num_tokens; ++t) {
+    PrefetchRow(tile.next->keys[t] + tile.values_after_keys, tile.head_dim);
   }
 }
 

@@ -1,0 +1,154 @@
+#include "engine/kernels/cpu/attention_piece.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+
+// The order of these matters to Highway.
+// clang-format off
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/kernels/cpu/attention_piece.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "engine/kernels/cpu/attend_tile-inl.h"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace tokenbutler {
+namespace HWY_NAMESPACE {
+
+static_assert(kTileTokens == kAttentionTileTokens);
+
+// Cuts a piece into tiles.
+template <class T>
+class PieceTiles {
+ public:
+  explicit PieceTiles(const AttentionPiece& piece)
+      : piece_(piece),
+        row_bytes_(piece.layout->row_bytes()),
+        key_offset_(piece.layout->key_offset(piece.layer, piece.kv_head)),
+        block_size_(piece.layout->block_size),
+        block_shift_(std::has_single_bit(static_cast<unsigned>(block_size_))
+                         ? std::countr_zero(static_cast<unsigned>(block_size_))
+                         : -1) {}
+
+  // The tile that begins at `at` < piece.end.
+  void Fill(int at, TileRows<T>* tile) const {
+    tile->num_tokens = piece_.rows == nullptr ? FillRun(at, tile) : FillRows(at, tile);
+    tile->Pad();
+  }
+
+ private:
+  // Consecutive rows of one block.
+  int FillRun(int at, TileRows<T>* tile) const {
+    const int row = at % block_size_;
+    const int in_tile = kTileTokens - row % kTileTokens;
+    const int num_tokens = std::min({in_tile, block_size_ - row, piece_.end - at});
+    const std::byte* key = Key(at / block_size_, row);
+    for (int t = 0; t < num_tokens; ++t, key += row_bytes_) {
+      tile->keys[t] = reinterpret_cast<const T*>(key);
+    }
+    return num_tokens;
+  }
+
+  int FillRows(int at, TileRows<T>* tile) const {
+    int end = std::min(at / kTileTokens * kTileTokens + kTileTokens, piece_.end);
+    if (at < piece_.num_first) end = std::min(end, piece_.num_first);
+    for (int i = at; i < end; ++i) {
+      const auto row = static_cast<unsigned>(piece_.rows[i]);
+      const unsigned block = block_shift_ >= 0 ? row >> block_shift_ : row / block_size_;
+      tile->keys[i - at] =
+          reinterpret_cast<const T*>(Key(block, static_cast<int>(row - block * block_size_)));
+    }
+    return end - at;
+  }
+
+  const std::byte* Key(int block, int row) const {
+    return piece_.blocks[block] + key_offset_ + static_cast<size_t>(row) * row_bytes_;
+  }
+
+  const AttentionPiece& piece_;
+  size_t row_bytes_, key_offset_;
+  int block_size_, block_shift_;
+};
+
+template <class T>
+void AttendPieceOf(const AttentionPiece& piece) {
+  const KvLayout& kv = *piece.layout;
+  const PieceTiles<T> tiles(piece);
+  TileRows<T> rows[2];
+  AttentionTile<T> tile{.values_after_keys = static_cast<size_t>(kv.block_size) * kv.head_dim,
+                        .head_dim = static_cast<size_t>(kv.head_dim),
+                        .num_queries = piece.group_size,
+                        .softmax_scale = piece.softmax_scale,
+                        .states = piece.states,
+                        .logits_out = piece.logits};
+  tiles.Fill(piece.begin, &rows[0]);
+  for (int t = 0; t < rows[0].num_tokens; ++t) PrefetchRow(rows[0].keys[t], tile.head_dim);
+  for (int t = 0; t < rows[0].num_tokens; ++t) {
+    PrefetchRow(rows[0].keys[t] + tile.values_after_keys, tile.head_dim);
+  }
+  int which = 0;
+  for (int at = piece.begin; at < piece.end; which = 1 - which) {
+    const int next = at + rows[which].num_tokens;
+    tile.rows = &rows[which];
+    tile.next = nullptr;
+    if (next < piece.end) {
+      tiles.Fill(next, &rows[1 - which]);
+      tile.next = &rows[1 - which];
+    }
+    tile.queries = at < piece.num_first ? piece.first_queries : piece.queries;
+    tile.first_token = at;
+    AttendTile(tile);
+    at = next;
+  }
+}
+
+void AttendAnyPiece(const AttentionPiece& piece) {
+  switch (piece.layout->dtype) {
+    case DType::kBF16:
+      return AttendPieceOf<BF16>(piece);
+    case DType::kF16:
+      return AttendPieceOf<F16>(piece);
+    default:
+      return AttendPieceOf<float>(piece);
+  }
+}
+
+void ExpWeights(float max, float sum, int num_tokens, float* logits) {
+  const FloatTag d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  const auto maxes = hn::Set(d, max);
+  const auto lowest = hn::Set(d, -105.0f);  // exp is 0 in float32 from about -104 on
+  const float scale = 1.0f / sum;
+  const auto scales = hn::Set(d, scale);
+  int t = 0;
+  for (; t + lanes <= num_tokens; t += lanes) {
+    const auto x = hn::Max(hn::Sub(hn::LoadU(d, logits + t), maxes), lowest);
+    hn::StoreU(hn::Mul(hn::Exp(d, x), scales), d, logits + t);
+  }
+  for (; t < num_tokens; ++t) {
+    const auto x = hn::Max(hn::Set(d, logits[t] - max), lowest);
+    logits[t] = hn::GetLane(hn::Mul(hn::Exp(d, x), scales));
+  }
+}
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace HWY_NAMESPACE
+}  // namespace tokenbutler
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tokenbutler {
+
+HWY_EXPORT(AttendAnyPiece);
+HWY_EXPORT(ExpWeights);
+
+void AttendPiece(const AttentionPiece& piece) { HWY_DYNAMIC_DISPATCH(AttendAnyPiece)(piece); }
+
+void LogitsToWeights(float max, float sum, int num_tokens, float* logits) {
+  HWY_DYNAMIC_DISPATCH(ExpWeights)(max, sum, num_tokens, logits);
+}
+
+}  // namespace tokenbutler
+#endif  // HWY_ONCE
