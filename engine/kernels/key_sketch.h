@@ -33,7 +33,7 @@ namespace tokenbutler {
 //                  channel (32 / bits) i + 4 n + b.
 // So a lane is a token (no sum across lanes), and a sub-block's codes are whole cache lines.
 struct SketchLayout {
-  int head_dim = 0;      // 32 ... 256, a multiple of 16
+  int head_dim = 0;      // 16 ... 256, a multiple of 16
   int block_size = 128;  // tokens; a multiple of 16
   int bits = 2;          // 1, 2 or 4
 

@@ -1,10 +1,10 @@
 #include "engine/selection/exact.h"
 
-#include <algorithm>
-#include <limits>
+#include <cstdint>
 #include <vector>
 
-#include "base/dtype.h"
+#include "engine/kernels/key_scores.h"
+#include "engine/kernels/top_k.h"
 
 namespace tokenbutler {
 namespace {
@@ -20,59 +20,49 @@ class ExactScanner : public KeyScanner {
             ScoredTokens* found) override {
     const int num_kv_heads = context.layout->num_kv_heads;
     const size_t size = static_cast<size_t>(end - begin);
-    scores_.resize(num_kv_heads * size);
+    scores_.resize(size);
+    indices_.resize(static_cast<size_t>(count) + 16);
     for (int h = 0; h < num_kv_heads; ++h) {
-      float* scores = scores_.data() + h * size;
-      for (int t = begin; t < end; ++t) scores[t - begin] = Score(context, query, h, t);
-      std::vector<float> sorted(scores, scores + size);
-      std::nth_element(sorted.begin(), sorted.begin() + (count - 1), sorted.end(),
-                       std::greater<float>());
-      const float threshold = sorted[count - 1];
-      int above = 0;
-      for (size_t i = 0; i < size; ++i) above += scores[i] > threshold;
-      int equal = count - above;
-      for (size_t i = 0; i < size; ++i) {
-        if (scores[i] > threshold || (scores[i] == threshold && equal-- > 0)) {
-          found->Add(h, begin + static_cast<int>(i), scores[i]);
-        }
+      Score(context, query, h, begin, end);
+      const int num_found = TopK(scores_.data(), end - begin, count, indices_.data());
+      for (int i = 0; i < num_found; ++i) {
+        found->Add(h, begin + indices_[i], scores_[indices_[i]]);
       }
     }
   }
 
+  // Over the whole range of the candidates: exactness is the point here, not speed.
   void Rescore(const LayerContext& context, const float* query, ScoredTokens* candidates) override {
     for (int h = 0; h < context.layout->num_kv_heads; ++h) {
-      const size_t at = static_cast<size_t>(h) * candidates->capacity;
-      for (int i = 0; i < candidates->counts[h]; ++i) {
-        candidates->scores[at + i] = Score(context, query, h, candidates->tokens[at + i]);
-      }
+      const absl::Span<const int32_t> tokens = candidates->tokens_of(h);
+      if (tokens.empty()) continue;
+      scores_.resize(static_cast<size_t>(tokens.back() + 1 - tokens.front()));
+      Score(context, query, h, tokens.front(), tokens.back() + 1);
+      float* scores = candidates->scores.data() + static_cast<size_t>(h) * candidates->capacity;
+      for (size_t i = 0; i < tokens.size(); ++i) scores[i] = scores_[tokens[i] - tokens.front()];
     }
   }
 
  private:
-  static float Key(const LayerContext& c, const std::byte* row, int i) {
-    switch (c.layout->dtype) {
-      case DType::kBF16:
-        return ToFloat(reinterpret_cast<const BF16*>(row)[i]);
-      case DType::kF16:
-        return HalfToFloat(reinterpret_cast<const uint16_t*>(row)[i]);
-      default:
-        return reinterpret_cast<const float*>(row)[i];
-    }
-  }
-  static float Score(const LayerContext& c, const float* query, int kv_head, int token) {
-    const int bs = c.layout->block_size, d = c.layout->head_dim;
-    const std::byte* row = c.keys(kv_head, token / bs) + (token % bs) * c.layout->row_bytes();
-    float best = -std::numeric_limits<float>::infinity();
-    for (int g = 0; g < c.group_size; ++g) {
-      const int head = kv_head * c.group_size + g;
-      float dot = 0;
-      for (int i = 0; i < d; ++i) dot += query[head * d + i] * Key(c, row, i);
-      best = std::max(best, c.softmax_scale * dot - (c.lse == nullptr ? 0 : c.lse[head]));
-    }
-    return best;
+  // scores_ = the scores of tokens [begin, end).
+  void Score(const LayerContext& context, const float* query, int kv_head, int begin, int end) {
+    const int first_head = kv_head * context.group_size;
+    KeyScores({.query = query + static_cast<size_t>(first_head) * context.layout->head_dim,
+               .group_size = context.group_size,
+               .blocks = context.blocks.data(),
+               .begin = begin,
+               .end = end,
+               .layout = *context.layout,
+               .layer = context.layer,
+               .kv_head = kv_head,
+               .softmax_scale = context.softmax_scale,
+               .lse = context.lse == nullptr ? nullptr : context.lse + first_head,
+               .scores = scores_.data()},
+              *context.pool);
   }
 
   std::vector<float> scores_;
+  std::vector<int32_t> indices_;
 };
 
 }  // namespace

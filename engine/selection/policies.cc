@@ -7,6 +7,7 @@
 #include "base/status_details.h"
 #include "engine/selection/exact.h"
 #include "engine/selection/random_tokens.h"
+#include "engine/selection/sketch.h"
 
 namespace tokenbutler {
 namespace {
@@ -30,8 +31,29 @@ Selector Scanning(const AttentionParams& params, const SelectionResources& resou
   return std::make_unique<ScanningSelector>(params, resources.config->num_layers, kNewScanner());
 }
 
+size_t SketchRecordBytes(const AttentionParams& params, const KvLayout& layout) {
+  const SketchLayout sketch = SketchLayoutFor(params, layout);
+  return sketch.IsValid() ? sketch.record_bytes() : 0;
+}
+
+absl::Status CheckSketch(const AttentionParams& params, const SelectionResources& resources) {
+  if (SketchLayoutFor(params, resources.layout).IsValid()) return absl::OkStatus();
+  return WithField(
+      InvalidArgumentError("attention.policy \"sketch\" needs a head_dim of 16, 32, ... 256 and a "
+                           "block size that is a multiple of 16; they are {} and {}",
+                           resources.layout.head_dim, resources.layout.block_size),
+      "attention.policy");
+}
+
+Selector NewSketch(const AttentionParams& params, const SelectionResources& resources) {
+  const int num_layers = resources.config->num_layers;
+  return std::make_unique<ScanningSelector>(params, num_layers,
+                                            NewSketchScanner(params, resources.layout, num_layers));
+}
+
 // Adding a policy: one file that makes its selector, one line here.
 constexpr PolicySpec kPolicies[] = {
+    {AttentionPolicy::kSketch, SketchRecordBytes, CheckSketch, NewSketch},
     {AttentionPolicy::kExact, NoState, Any, Scanning<NewExactScanner>},
     {AttentionPolicy::kRandom, NoState, Any, Scanning<NewRandomScanner>},
 };

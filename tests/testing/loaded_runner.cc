@@ -36,17 +36,29 @@ absl::StatusOr<std::unique_ptr<LoadedRunner>> LoadedRunner::Load(const std::stri
   return loaded;
 }
 
-BlockTable LoadedRunner::NewSequence(int num_tokens) {
+BlockTable LoadedRunner::NewSequence(int num_tokens, const AttentionParams& attention) {
   BlockTable table;
-  for (int i = kv_store_->layout().blocks_for(num_tokens); i > 0; --i) {
-    if (num_taken_ == kv_store_->num_blocks()) throw std::runtime_error("no blocks left");
-    table.blocks.push_back(num_taken_++);
-  }
+  const auto take = [&](int count, std::vector<BlockId>* blocks) {
+    for (; count > 0; --count) {
+      if (num_taken_ == kv_store_->num_blocks()) throw std::runtime_error("no blocks left");
+      blocks->push_back(num_taken_++);
+    }
+  };
+  const int num_blocks = kv_store_->layout().blocks_for(num_tokens);
+  take(num_blocks, &table.blocks);
+  take(runner_->state_layout(attention).blocks_for(num_blocks), &table.state_blocks);
   return table;
 }
 
+std::unique_ptr<SequenceState> LoadedRunner::NewState(const AttentionParams& attention) {
+  if (!attention.sparse()) return nullptr;
+  auto state = runner_->NewState(attention);
+  ThrowIfError(state.status());
+  return *std::move(state);
+}
+
 std::vector<float> LoadedRunner::Prefill(BlockTable& sequence, absl::Span<const int32_t> tokens,
-                                         int chunk_tokens) {
+                                         int chunk_tokens, SequenceState* state) {
   std::vector<float> logits;
   while (!tokens.empty()) {
     const absl::Span<const int32_t> chunk = tokens.subspan(0, chunk_tokens);
@@ -54,7 +66,8 @@ std::vector<float> LoadedRunner::Prefill(BlockTable& sequence, absl::Span<const 
     plan.prefill_chunks.push_back({.block_table = &sequence,
                                    .token_ids = chunk,
                                    .start_position = sequence.num_tokens,
-                                   .logits = LogitsWanted::kAll});
+                                   .logits = LogitsWanted::kAll,
+                                   .state = state});
     ThrowIfError(runner_->Run(plan));
     const absl::Span<const float> got = runner_->prefill_logits(0);
     logits.insert(logits.end(), got.begin(), got.end());
@@ -64,13 +77,15 @@ std::vector<float> LoadedRunner::Prefill(BlockTable& sequence, absl::Span<const 
   return logits;
 }
 
-std::vector<float> LoadedRunner::Decode(BlockTable& sequence, absl::Span<const int32_t> tokens) {
+std::vector<float> LoadedRunner::Decode(BlockTable& sequence, absl::Span<const int32_t> tokens,
+                                        SequenceState* state) {
   std::vector<float> logits;
   for (size_t i = 0; i < tokens.size(); ++i) {
     StepPlan plan;
     plan.decode.push_back({.block_table = &sequence,
                            .token_ids = tokens.subspan(i, 1),
-                           .start_position = sequence.num_tokens});
+                           .start_position = sequence.num_tokens,
+                           .state = state});
     ThrowIfError(runner_->Run(plan));
     const absl::Span<const float> got = runner_->decode_logits(0);
     logits.insert(logits.end(), got.begin(), got.end());
@@ -80,10 +95,10 @@ std::vector<float> LoadedRunner::Decode(BlockTable& sequence, absl::Span<const i
 }
 
 std::vector<int32_t> LoadedRunner::Greedy(BlockTable& sequence, absl::Span<const float> logits,
-                                          int num_tokens) {
+                                          int num_tokens, SequenceState* state) {
   std::vector<int32_t> ids = {ArgMax(logits)};
   while (static_cast<int>(ids.size()) < num_tokens) {
-    ids.push_back(ArgMax(Decode(sequence, {&ids.back(), 1})));
+    ids.push_back(ArgMax(Decode(sequence, {&ids.back(), 1}, state)));
   }
   return ids;
 }

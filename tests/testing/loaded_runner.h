@@ -33,18 +33,23 @@ class LoadedRunner {
   StepRunner& runner() { return *runner_; }
   int vocab_size() const { return runner_->vocab_size(); }
 
-  // A sequence with room for `num_tokens`; blocks are never reused.
-  BlockTable NewSequence(int num_tokens);
+  // A sequence with room for `num_tokens`, and for the state of its attention's policy; blocks are
+  // never reused.
+  BlockTable NewSequence(int num_tokens, const AttentionParams& attention = {});
+  // Null for dense attention.
+  std::unique_ptr<SequenceState> NewState(const AttentionParams& attention);
 
   // Each runs `tokens` at the end of `sequence` and returns their logits [num_tokens, vocab_size].
   // Prefill: in chunks of at most `chunk_tokens`. Decode: one at a time. Failures throw (the test
   // fails with the message).
   std::vector<float> Prefill(BlockTable& sequence, absl::Span<const int32_t> tokens,
-                             int chunk_tokens);
-  std::vector<float> Decode(BlockTable& sequence, absl::Span<const int32_t> tokens);
+                             int chunk_tokens, SequenceState* state = nullptr);
+  std::vector<float> Decode(BlockTable& sequence, absl::Span<const int32_t> tokens,
+                            SequenceState* state = nullptr);
 
   // Greedy decoding from the logits [vocab_size] after the sequence's last token.
-  std::vector<int32_t> Greedy(BlockTable& sequence, absl::Span<const float> logits, int num_tokens);
+  std::vector<int32_t> Greedy(BlockTable& sequence, absl::Span<const float> logits, int num_tokens,
+                              SequenceState* state = nullptr);
 
  private:
   explicit LoadedRunner(int num_threads) : pool_(num_threads) {}

@@ -107,7 +107,7 @@ float Pooled(const SketchScoresParams& p, const SketchScoresParams::Head& head,
 }  // namespace
 
 bool SketchLayout::IsValid() const {
-  return head_dim >= 32 && head_dim <= 256 && head_dim % 16 == 0 && block_size >= 16 &&
+  return head_dim >= 16 && head_dim <= 256 && head_dim % 16 == 0 && block_size >= 16 &&
          block_size <= 4096 && block_size % 16 == 0 && (bits == 1 || bits == 2 || bits == 4);
 }
 

@@ -1,0 +1,115 @@
+// Sparse decoding through the whole model: policies, device tier and kernels together.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/selection/attention_params.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/loaded_runner.h"
+
+namespace tokenbutler {
+namespace {
+
+std::unique_ptr<LoadedRunner> LoadTiny(const std::string& name, LoadedRunner::Options options) {
+  auto loaded =
+      LoadedRunner::Load(std::string(TOKENBUTLER_TEST_DATA) + "/tiny_models/" + name, options);
+  EXPECT_TRUE(loaded.ok()) << loaded.status();
+  return loaded.ok() ? *std::move(loaded) : nullptr;
+}
+
+// Token ids without a pattern; the tiny models have 96.
+std::vector<int32_t> Tokens(int count, uint32_t seed) {
+  std::vector<int32_t> ids;
+  uint32_t state = seed * 2654435761u + 1;
+  for (int i = 0; i < count; ++i) {
+    state = state * 1664525u + 1013904223u;
+    ids.push_back(static_cast<int32_t>((state >> 16) % 96));
+  }
+  return ids;
+}
+
+struct Case {
+  AttentionPolicy policy;
+  int interval;
+  int candidates;
+};
+
+class SparseDecodeTest : public ::testing::TestWithParam<Case> {
+ protected:
+  AttentionParams Params(int token_budget) const {
+    AttentionParams params;
+    params.policy = GetParam().policy;
+    params.token_budget = token_budget;
+    params.sink_tokens = 4;
+    params.local_window = 16;
+    params.prediction_interval = GetParam().interval;
+    params.candidates = GetParam().candidates == 0 ? 0 : GetParam().candidates + token_budget;
+    return params;
+  }
+};
+
+// Prefill, decode, prefill again, decode: as a conversation goes.
+std::vector<float> Converse(LoadedRunner& model, const AttentionParams& attention, int chunk) {
+  BlockTable sequence = model.NewSequence(200, attention);
+  const std::unique_ptr<SequenceState> state = model.NewState(attention);
+  std::vector<float> logits;
+  uint32_t seed = 1;
+  for (const int count : {61, 40, 30, 40}) {
+    const std::vector<int32_t> tokens = Tokens(count, seed++);
+    const std::vector<float> more = seed % 2 == 0
+                                        ? model.Prefill(sequence, tokens, chunk, state.get())
+                                        : model.Decode(sequence, tokens, state.get());
+    logits.insert(logits.end(), more.begin(), more.end());
+  }
+  return logits;
+}
+
+TEST_P(SparseDecodeTest, ABudgetForAllTokensGivesTheDenseLogits) {
+  auto model = LoadTiny("qwen2-yarn", {.num_blocks = 512});
+  const std::vector<float> dense = Converse(*model, {}, 16);
+  EXPECT_EQ(Converse(*model, Params(200), 16), dense);
+}
+
+TEST_P(SparseDecodeTest, ASmallBudgetIsKeptAtEveryStep) {
+  auto model = LoadTiny("qwen2-yarn", {.num_blocks = 512});
+  const AttentionParams params = Params(50);
+  BlockTable sequence = model->NewSequence(200, params);
+  const std::unique_ptr<SequenceState> state = model->NewState(params);
+  model->Prefill(sequence, Tokens(100, 1), 32, state.get());
+  for (const int32_t token : Tokens(60, 2)) {
+    const AttentionStats before = state->stats();
+    model->Decode(sequence, {&token, 1}, state.get());
+    const AttentionStats after = state->stats();
+    const int64_t lists = after.attended_lists - before.attended_lists;
+    EXPECT_GT(lists, 0);
+    EXPECT_LE(after.attended_tokens - before.attended_tokens, 50 * lists);
+    EXPECT_GE(after.attended_tokens - before.attended_tokens, 20 * lists);
+  }
+}
+
+TEST_P(SparseDecodeTest, TheResultDoesNotDependOnTheChunksOfThePrefill) {
+  auto model = LoadTiny("qwen2-yarn", {.num_blocks = 1024});
+  const std::vector<float> whole = Converse(*model, Params(60), 512);
+  for (const int chunk : {1, 7, 64}) {
+    EXPECT_LT(MaxAbsDifference(Converse(*model, Params(60), chunk), whole), 2e-4) << chunk;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, SparseDecodeTest,
+                         ::testing::Values(Case{AttentionPolicy::kExact, 1, 0},
+                                           Case{AttentionPolicy::kExact, 16, 0},
+                                           Case{AttentionPolicy::kExact, 4, 20},
+                                           Case{AttentionPolicy::kSketch, 1, 0},
+                                           Case{AttentionPolicy::kSketch, 16, 0},
+                                           Case{AttentionPolicy::kSketch, 4, 20},
+                                           Case{AttentionPolicy::kRandom, 1, 0},
+                                           Case{AttentionPolicy::kRandom, 16, 0}),
+                         [](const auto& info) {
+                           return std::string(PolicyName(info.param.policy)) + "Interval" +
+                                  std::to_string(info.param.interval) + "Candidates" +
+                                  std::to_string(info.param.candidates);
+                         });
+
+}  // namespace
+}  // namespace tokenbutler
