@@ -1,9 +1,11 @@
 #include "engine/sequence_attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "engine/kernels/key_scores.h"
 
 namespace tokenbutler {
 
@@ -32,6 +34,13 @@ void SequenceAttention::BeginStep(const BlockTable& table, int context_len, bool
                                   std::vector<std::byte*>* state_blocks) {
   if (is_decode) {
     resident_->BlockBases(table, context_len, blocks);
+    probes_due_ += resources_.recall_probe_rate;
+    probed_layer_ = -1;
+    if (probes_due_ >= 1) {
+      probes_due_ -= 1;
+      probed_layer_ = next_probed_layer_;
+      next_probed_layer_ = (next_probed_layer_ + 1) % resources_.config->num_layers;
+    }
   } else {
     resident_->BeginPrefill();
     store_.BlockBases(table, context_len, blocks);
@@ -115,11 +124,47 @@ void SequenceAttention::Fetch(int layer) {
   for (int h = 0; h < selection_.num_kv_heads; ++h) stats_.attended_tokens += view_.num_rows[h];
 }
 
-void SequenceAttention::ObserveDecode(LayerContext context) {
+void SequenceAttention::ObserveDecode(LayerContext context, const float* query) {
+  if (is_sparse_ && context.layer == probed_layer_) ProbeRecall(context, query);
   has_lse_[context.layer] = 1;
   if (!is_sparse_ || !selector_->WantsWeights()) return;
   AddLse(&context);
   selector_->OnAttended(context, selection_, weight_rows_.data());
+}
+
+void SequenceAttention::ProbeRecall(const LayerContext& context, const float* query) {
+  const int group_size = context.group_size;
+  probe_scores_.resize(static_cast<size_t>(context.context_len));
+  probe_lse_.resize(static_cast<size_t>(group_size));
+  const size_t bytes = KeyScoresWorkspaceFloats(group_size) * sizeof(float);
+  if (probe_workspace_.size() < bytes) {
+    auto workspace = Buffer::Allocate(bytes, MemoryKind::kHeap);
+    if (!workspace.ok()) return;
+    probe_workspace_ = *std::move(workspace);
+  }
+  double recall = 0;
+  for (int h = 0; h < context.layout->num_kv_heads; ++h) {
+    const int first_head = h * group_size;
+    KeyScores({.query = query + static_cast<size_t>(first_head) * context.layout->head_dim,
+               .group_size = group_size,
+               .blocks = context.blocks.data(),
+               .begin = 0,
+               .end = context.context_len,
+               .layout = *context.layout,
+               .layer = context.layer,
+               .kv_head = h,
+               .softmax_scale = context.softmax_scale,
+               .scores = probe_scores_.data(),
+               .lse_out = probe_lse_.data(),
+               .workspace = probe_workspace_.as<float>()},
+              *context.pool);
+    // A head's share of the mass: the sum of exp(logit) over its selection by that over all.
+    for (int g = 0; g < group_size; ++g) {
+      recall += std::exp(double{lse(context.layer)[first_head + g]} - probe_lse_[g]);
+    }
+  }
+  stats_.recall_sum += std::min(1.0, recall / num_heads_);
+  ++stats_.recall_probes;
 }
 
 void SequenceAttention::ObservePrefill(LayerContext context, const PrefillQueries& queries) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/buffer.h"
 #include "engine/selection/attention_params.h"
 #include "engine/selection/policies.h"
 #include "engine/selection/token_selector.h"
@@ -38,8 +39,8 @@ class SequenceAttention : public SequenceState {
   void Select(LayerContext context, const float* query, int window);
   // Makes the chosen tokens resident. REQUIRES: is_sparse().
   void Fetch(int layer);
-  // After the attention of a decode step.
-  void ObserveDecode(LayerContext context);
+  // After the attention of a decode step. `query` as in Select.
+  void ObserveDecode(LayerContext context, const float* query);
   // After the attention of a prefill chunk.
   void ObservePrefill(LayerContext context, const PrefillQueries& queries);
 
@@ -63,6 +64,8 @@ class SequenceAttention : public SequenceState {
   // What the policy is shown: the last step's log-sum-exp included.
   void AddLse(LayerContext* context) const;
   void RotateSinkQuery(const float* query);
+  // Compares what the layer attended to with all tokens.
+  void ProbeRecall(const LayerContext& context, const float* query);
 
   const AttentionParams params_;
   const SelectionResources& resources_;
@@ -80,6 +83,11 @@ class SequenceAttention : public SequenceState {
   std::vector<float*> weight_rows_;
   int sink_shift_ = 0;
   std::vector<float> sink_query_, rotation_;
+  double probes_due_ = 0;
+  int probed_layer_ = -1;  // of the running step; -1: none
+  int next_probed_layer_ = 0;
+  std::vector<float> probe_scores_, probe_lse_;
+  Buffer probe_workspace_;
   AttentionStats stats_;
 };
 

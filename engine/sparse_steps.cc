@@ -62,7 +62,7 @@ void ObserveAttention(TokenRows& rows, int layer, ComputePool& pool) {
     if (sequence.attention == nullptr) continue;
     const LayerContext context = ContextOf(rows, sequence, layer, pool);
     if (rows.is_decode()) {
-      sequence.attention->ObserveDecode(context);
+      sequence.attention->ObserveDecode(context, QueryOf(rows, sequence));
     } else {
       sequence.attention->ObservePrefill(context, {.queries = QueryOf(rows, sequence),
                                                    .stride = static_cast<size_t>(rows.qkv_size()),

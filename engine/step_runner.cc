@@ -43,6 +43,9 @@ absl::Status StepRunnerOptions::Validate() const {
     return InvalidArgumentError("prefill_chunk_tokens is {}, must be at least 1",
                                 prefill_chunk_tokens);
   }
+  if (!(recall_probe_rate >= 0 && recall_probe_rate <= 1)) {
+    return InvalidArgumentError("recall_probe_rate is {}, must be in [0, 1]", recall_probe_rate);
+  }
   return absl::OkStatus();
 }
 
@@ -77,7 +80,8 @@ absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::Create(ModelConfig confi
   runner->resources_ = {.config = &model,
                         .weights = &runner->weights_,
                         .rope = runner->rope_.get(),
-                        .layout = kv_store->layout()};
+                        .layout = kv_store->layout(),
+                        .recall_probe_rate = options.recall_probe_rate};
   runner->rows_ = std::make_unique<TokenRows>(model, compute_dtype, *kv_store);
   RETURN_IF_ERROR(
       runner->rows_->Reset(std::max(options.max_num_seqs, options.prefill_chunk_tokens)));

@@ -23,6 +23,9 @@ struct StepRunnerOptions {
   // as EngineConfig has them. Larger steps work; their first one allocates.
   int max_num_seqs = 64;
   int prefill_chunk_tokens = 512;
+  // Share of the decode steps of sparse sequences in which one layer's selection is compared with
+  // the attention over all tokens (AttentionStats::recall_sum). Costs a dense layer each. [0, 1]
+  double recall_probe_rate = 0;
 
   absl::Status Validate() const;
 };

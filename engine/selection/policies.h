@@ -19,6 +19,9 @@ struct SelectionResources {
   const ModelWeights* weights = nullptr;
   const Rope* rope = nullptr;
   KvLayout layout;
+  // Share of the decode steps of a sparse sequence in which one layer's selection is compared with
+  // the attention over all tokens. [0, 1]
+  double recall_probe_rate = 0;
 };
 
 // The state that a sequence with these parameters keeps beside its KV blocks.

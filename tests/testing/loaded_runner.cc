@@ -32,7 +32,7 @@ absl::StatusOr<std::unique_ptr<LoadedRunner>> LoadedRunner::Load(const std::stri
                    KvStore::Create(layout, {.capacity_bytes = stride * options.num_blocks}));
   ASSIGN_OR_RETURN(loaded->runner_,
                    StepRunner::Create(std::move(model.config), std::move(model.weights),
-                                      loaded->kv_store_.get(), &loaded->pool_));
+                                      loaded->kv_store_.get(), &loaded->pool_, options.runner));
   return loaded;
 }
 

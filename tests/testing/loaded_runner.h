@@ -23,6 +23,7 @@ class LoadedRunner {
     int num_threads = 2;
     int block_size = 16;  // small, so that short sequences cross blocks
     int num_blocks = 64;
+    StepRunnerOptions runner = {};
     // Changes the configuration between loading and creating.
     std::function<void(ModelConfig&)> adjust = nullptr;
   };
