@@ -9,21 +9,37 @@
 
 namespace tokenbutler {
 
+absl::StatusOr<std::unique_ptr<SequenceAttention>> SequenceAttention::Create(
+    const AttentionParams& params, const SelectionResources& resources, const KvStore& store,
+    std::unique_ptr<TokenSelector> selector) {
+  ASSIGN_OR_RETURN(std::unique_ptr<ResidentTokens> resident,
+                   store.NewResidentTokens({.token_budget = params.token_budget,
+                                            .candidates = params.candidates,
+                                            .sink_tokens = params.sink_tokens,
+                                            .local_window = params.local_window,
+                                            .prediction_interval = params.prediction_interval}));
+  return std::unique_ptr<SequenceAttention>(
+      new SequenceAttention(params, resources, store, std::move(selector), std::move(resident)));
+}
+
 SequenceAttention::SequenceAttention(const AttentionParams& params,
                                      const SelectionResources& resources, const KvStore& store,
-                                     std::unique_ptr<TokenSelector> selector)
+                                     std::unique_ptr<TokenSelector> selector,
+                                     std::unique_ptr<ResidentTokens> resident)
     : params_(params),
       resources_(resources),
       store_(store),
       state_layout_(StateLayoutFor(params, store.layout())),
       num_heads_(resources.config->num_heads),
       selector_(std::move(selector)),
-      resident_(store.NewResidentTokens()),
+      resident_(std::move(resident)),
       lse_(static_cast<size_t>(resources.config->num_layers) * num_heads_),
       has_lse_(static_cast<size_t>(resources.config->num_layers)) {}
 
-std::unique_ptr<SequenceAttention> SequenceAttention::Fork() const {
-  auto fork = std::make_unique<SequenceAttention>(params_, resources_, store_, selector_->Clone());
+absl::StatusOr<std::unique_ptr<SequenceAttention>> SequenceAttention::Fork() const {
+  ASSIGN_OR_RETURN(std::unique_ptr<ResidentTokens> resident, resident_->Fork());
+  std::unique_ptr<SequenceAttention> fork(
+      new SequenceAttention(params_, resources_, store_, selector_->Clone(), std::move(resident)));
   fork->lse_ = lse_;
   fork->has_lse_ = has_lse_;
   return fork;
@@ -42,7 +58,7 @@ void SequenceAttention::BeginStep(const BlockTable& table, int context_len, bool
       next_probed_layer_ = (next_probed_layer_ + 1) % resources_.config->num_layers;
     }
   } else {
-    resident_->BeginPrefill();
+    resident_->BeginPrefill(context_len);
     store_.BlockBases(table, context_len, blocks);
   }
   store_.StateBases(table, state_blocks);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/buffer.h"
+#include "base/status.h"
 #include "engine/selection/attention_params.h"
 #include "engine/selection/policies.h"
 #include "engine/selection/token_selector.h"
@@ -19,12 +20,15 @@ namespace tokenbutler {
 //   PredictAhead, Select, Fetch, (attention), Observe.
 class SequenceAttention : public SequenceState {
  public:
-  // `resources` and `store` must outlive this.
-  SequenceAttention(const AttentionParams& params, const SelectionResources& resources,
-                    const KvStore& store, std::unique_ptr<TokenSelector> selector);
+  // `resources` and `store` must outlive the result. RESOURCE_EXHAUSTED when the device tier has no
+  // room for the sequence.
+  static absl::StatusOr<std::unique_ptr<SequenceAttention>> Create(
+      const AttentionParams& params, const SelectionResources& resources, const KvStore& store,
+      std::unique_ptr<TokenSelector> selector);
 
-  // A copy for a fork. The fork's block table holds the same bytes.
-  std::unique_ptr<SequenceAttention> Fork() const;
+  // A copy for a fork, which may happen after a prefill only. The fork's block table holds the same
+  // bytes. RESOURCE_EXHAUSTED as Create.
+  absl::StatusOr<std::unique_ptr<SequenceAttention>> Fork() const;
 
   // The next step runs the tokens before `context_len`; says where its blocks are.
   void BeginStep(const BlockTable& table, int context_len, bool is_decode,
@@ -61,6 +65,10 @@ class SequenceAttention : public SequenceState {
   AttentionStats stats() const override;
 
  private:
+  SequenceAttention(const AttentionParams& params, const SelectionResources& resources,
+                    const KvStore& store, std::unique_ptr<TokenSelector> selector,
+                    std::unique_ptr<ResidentTokens> resident);
+
   // What the policy is shown: the last step's log-sum-exp included.
   void AddLse(LayerContext* context) const;
   void RotateSinkQuery(const float* query);

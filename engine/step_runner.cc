@@ -168,7 +168,7 @@ StateLayout StepRunner::state_layout(const AttentionParams& params) const {
 
 absl::StatusOr<std::unique_ptr<SequenceState>> StepRunner::NewState(const AttentionParams& params) {
   ASSIGN_OR_RETURN(std::unique_ptr<TokenSelector> selector, CreateSelector(params, resources_));
-  return std::make_unique<SequenceAttention>(params, resources_, kv_store_, std::move(selector));
+  return SequenceAttention::Create(params, resources_, kv_store_, std::move(selector));
 }
 
 absl::StatusOr<std::unique_ptr<SequenceState>> StepRunner::ForkState(const SequenceState& state) {

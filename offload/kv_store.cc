@@ -23,7 +23,8 @@ void KvStore::StateBases(const BlockTable& table, std::vector<std::byte*>* bases
   for (size_t i = 0; i < bases->size(); ++i) (*bases)[i] = host_.block(table.state_blocks[i]);
 }
 
-std::unique_ptr<ResidentTokens> KvStore::NewResidentTokens() const {
+absl::StatusOr<std::unique_ptr<ResidentTokens>> KvStore::NewResidentTokens(
+    const ResidentOptions&) const {
   return NewDirectTokens(layout_, host_);
 }
 

@@ -50,8 +50,9 @@ class KvStore {
   // Replaces `bases` by the bases of all state blocks of the sequence.
   void StateBases(const BlockTable& table, std::vector<std::byte*>* bases) const;
 
-  // The tokens of one sequence that are in the device tier; direct: the host tier is the device.
-  std::unique_ptr<ResidentTokens> NewResidentTokens() const;
+  // The tokens of one sequence that are in the device tier. The store must outlive them.
+  absl::StatusOr<std::unique_ptr<ResidentTokens>> NewResidentTokens(
+      const ResidentOptions& options) const;
 
   // Copies all rows of one block: a fork owns its partly filled block from then on.
   void CopyBlock(BlockId from, BlockId to);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/status.h"
 #include "offload/block_table.h"
 #include "offload/host_tier.h"
 #include "offload/kv_layout.h"
@@ -18,12 +19,22 @@ struct OffloadCounters {
   int64_t host_to_device_bytes = 0;
   int64_t prefetched_bytes = 0;  // of these, sent before the layer asked for them
   int64_t device_to_host_bytes = 0;
-  int64_t lookups = 0;   // tokens that a layer and KV head wanted
-  int64_t hits = 0;      // of these, already in the device tier (all of them when it is the host)
+  int64_t lookups = 0;  // tokens that a layer and KV head wanted
+  // Of these, already in the device tier or on their way to it (all, when it is the host).
+  int64_t hits = 0;
   int64_t deferred = 0;  // of the others, left out of the step (MissRule::kDeferred)
   int64_t prefetch_issued = 0, prefetch_late = 0;  // layers; late: the layer had to wait for it
   absl::Duration transfer;                         // transfers took, added up
   absl::Duration stall;                            // the step waited for transfers
+};
+
+// How much of a sequence the device tier has to hold. Numbers of tokens are per KV head.
+struct ResidentOptions {
+  int token_budget = 4096;      // most tokens that a selection given to Fetch has
+  int candidates = 0;           // most tokens that a selection given to Prefetch has
+  int sink_tokens = 128;        // first tokens; they stay
+  int local_window = 512;       // last tokens, always attended
+  int prediction_interval = 1;  // decode steps that the local window grows by between two scans
 };
 
 // Where the chosen tokens of one layer are, for the attention kernels: KV head h's list is
@@ -44,6 +55,11 @@ class ResidentTokens {
  public:
   virtual ~ResidentTokens() = default;
 
+  // The tokens of a fork of the sequence: nothing of it is resident yet. REQUIRES: no decode step
+  // since the last prefill, so that every row is in the host tier. RESOURCE_EXHAUSTED when the
+  // device tier has no room.
+  virtual absl::StatusOr<std::unique_ptr<ResidentTokens>> Fork() const = 0;
+
   // The next step is a decode step that writes the row of token `num_tokens` - 1. Replaces `bases`
   // by the base of the block of each token up to there: where its keys and values are to be read
   // and, for the new token, written. A block whose newest rows are not in the host tier yet is
@@ -51,7 +67,7 @@ class ResidentTokens {
   virtual void BlockBases(const BlockTable& table, int num_tokens,
                           std::vector<std::byte*>* bases) = 0;
 
-  // Starts to fetch what is missing of a layer's selection; never waits.
+  // Starts to fetch what is missing of a layer's selection; waits for no transfer.
   virtual void Prefetch(int layer, const TokenSelection& selection) = 0;
 
   // Says where a layer's selected tokens are; waits for this layer's transfers only. With
@@ -61,9 +77,9 @@ class ResidentTokens {
   // Every layer of the step has run: its rows may go back to the host tier from now on.
   virtual void EndStep() = 0;
 
-  // The next step is a prefill chunk that reads and writes the host tier: waits until every row is
-  // there and forgets what is resident.
-  virtual void BeginPrefill() = 0;
+  // The next step is a prefill chunk that reads and writes the host tier, up to the row of token
+  // `num_tokens` - 1: waits until every row is there and forgets what is resident.
+  virtual void BeginPrefill(int num_tokens) = 0;
 
   virtual const OffloadCounters& counters() const = 0;
 };

@@ -14,6 +14,9 @@ class DirectTokens : public ResidentTokens {
  public:
   DirectTokens(const KvLayout& layout, const HostTier& host) : layout_(layout), host_(host) {}
 
+  absl::StatusOr<std::unique_ptr<ResidentTokens>> Fork() const override {
+    return NewDirectTokens(layout_, host_);
+  }
   void BlockBases(const BlockTable& table, int num_tokens,
                   std::vector<std::byte*>* bases) override {
     const int count = layout_.blocks_for(num_tokens);
@@ -32,7 +35,7 @@ class DirectTokens : public ResidentTokens {
     return {.blocks = blocks_.data(), .rows = rows_.data(), .num_rows = selection.counts.data()};
   }
   void EndStep() override {}
-  void BeginPrefill() override {}
+  void BeginPrefill(int) override {}
   const OffloadCounters& counters() const override { return counters_; }
 
  private:
