@@ -10,7 +10,7 @@ namespace tokenbutler {
 // Layers of decode steps in which a sparse sequence attended to everything, by reason.
 struct DenseFallbacks {
   int64_t short_context = 0;  // the budget holds all tokens
-  int64_t first_layer = 0;    // AttentionParams::dense_first_layer
+  int64_t first_layer = 0;    // AttentionParams::dense_first_layer, or the policy says so
   int64_t window = 0;         // the model's own sliding window is all that the layer sees
 };
 

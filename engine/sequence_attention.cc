@@ -86,7 +86,8 @@ void SequenceAttention::PredictAhead(LayerContext context, const float* residual
 }
 
 void SequenceAttention::Select(LayerContext context, const float* query, int window) {
-  const bool is_dense_layer = window > 0 || (context.layer == 0 && params_.dense_first_layer);
+  const bool is_dense_layer = window > 0 || selector_->IsDenseLayer(context.layer) ||
+                              (context.layer == 0 && params_.dense_first_layer);
   const bool holds_all = context.context_len <= params_.token_budget;
   is_sparse_ = !is_dense_layer && (!holds_all || selector_->WantsWeights());
   const int num_kv_heads = context.layout->num_kv_heads;

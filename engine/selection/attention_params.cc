@@ -102,6 +102,30 @@ absl::Status AttentionParams::Validate() const {
   return CheckShare("attention.scan_fraction", scan_fraction);
 }
 
+AttentionParams DefaultParams(AttentionPolicy policy) {
+  AttentionParams params;
+  params.policy = policy;
+  switch (policy) {
+    case AttentionPolicy::kStreamingLlm:
+      params.sink_tokens = 4;
+      params.local_window = 1;  // all of the budget but the sink tokens
+      break;
+    case AttentionPolicy::kSnapKv:
+      params.sink_tokens = 0;
+      params.local_window = 32;  // the queries that choose
+      break;
+    case AttentionPolicy::kQuest:
+    case AttentionPolicy::kH2o:
+    case AttentionPolicy::kXkv:
+      params.sink_tokens = 0;
+      params.local_window = 1;
+      break;
+    default:
+      break;
+  }
+  return params;
+}
+
 std::string_view PolicyName(AttentionPolicy policy) { return NameOf(kPolicies, policy); }
 absl::StatusOr<AttentionPolicy> ParsePolicy(std::string_view name) {
   return Parse(kPolicies, "attention.policy", name);

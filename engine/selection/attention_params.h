@@ -63,6 +63,11 @@ struct AttentionParams {
   absl::Status Validate() const;
 };
 
+// What a policy takes where a request leaves options unset: the defaults above, but sink tokens and
+// local window as the policy's rule has them. Options that a rule has no use for are not read
+// (docs/policies.md) and are set so that they forbid nothing.
+AttentionParams DefaultParams(AttentionPolicy policy);
+
 std::string_view PolicyName(AttentionPolicy policy);  // "streaming_llm"
 absl::StatusOr<AttentionPolicy> ParsePolicy(std::string_view name);
 std::string_view QuerySourceName(QuerySource query);  // "real"

@@ -14,18 +14,6 @@ namespace {
 
 using Selector = absl::StatusOr<std::unique_ptr<TokenSelector>>;
 
-// A policy: the bytes it keeps per KV block, layer and KV head; what it asks of parameters and
-// model beyond the general bounds; how it is made.
-struct PolicySpec {
-  AttentionPolicy policy;
-  size_t (*record_bytes)(const AttentionParams&, const KvLayout&);
-  absl::Status (*check)(const AttentionParams&, const SelectionResources&);
-  Selector (*create)(const AttentionParams&, const SelectionResources&);
-};
-
-size_t NoState(const AttentionParams&, const KvLayout&) { return 0; }
-absl::Status Any(const AttentionParams&, const SelectionResources&) { return absl::OkStatus(); }
-
 template <std::unique_ptr<KeyScanner> (*kNewScanner)()>
 Selector Scanning(const AttentionParams& params, const SelectionResources& resources) {
   return std::make_unique<ScanningSelector>(params, resources.config->num_layers, kNewScanner());
@@ -51,24 +39,37 @@ Selector NewSketch(const AttentionParams& params, const SelectionResources& reso
                                             NewSketchScanner(params, resources.layout, num_layers));
 }
 
+constexpr PolicySpec kSketchPolicy = {.policy = AttentionPolicy::kSketch,
+                                      .scores_whole_blocks = true,
+                                      .record_bytes = SketchRecordBytes,
+                                      .check = CheckSketch,
+                                      .create = NewSketch};
+constexpr PolicySpec kExactPolicy = {.policy = AttentionPolicy::kExact,
+                                     .scores_whole_blocks = true,
+                                     .create = Scanning<NewExactScanner>};
+constexpr PolicySpec kRandomPolicy = {.policy = AttentionPolicy::kRandom,
+                                      .scores_whole_blocks = true,
+                                      .create = Scanning<NewRandomScanner>};
+
 // Adding a policy: one file that makes its selector, one line here.
-constexpr PolicySpec kPolicies[] = {
-    {AttentionPolicy::kSketch, SketchRecordBytes, CheckSketch, NewSketch},
-    {AttentionPolicy::kExact, NoState, Any, Scanning<NewExactScanner>},
-    {AttentionPolicy::kRandom, NoState, Any, Scanning<NewRandomScanner>},
+constexpr const PolicySpec* kPolicies[] = {
+    &kSketchPolicy,
+    &kExactPolicy,
+    &kRandomPolicy,
 };
 
 const PolicySpec* Find(AttentionPolicy policy) {
   const auto* at = std::find_if(std::begin(kPolicies), std::end(kPolicies),
-                                [&](const PolicySpec& spec) { return spec.policy == policy; });
-  return at == std::end(kPolicies) ? nullptr : at;
+                                [&](const PolicySpec* spec) { return spec->policy == policy; });
+  return at == std::end(kPolicies) ? nullptr : *at;
 }
 
 }  // namespace
 
 StateLayout StateLayoutFor(const AttentionParams& params, const KvLayout& layout) {
   const PolicySpec* spec = Find(params.policy);
-  return StateLayout::For(layout, spec == nullptr ? 0 : spec->record_bytes(params, layout));
+  const bool has_state = spec != nullptr && spec->record_bytes != nullptr;
+  return StateLayout::For(layout, has_state ? spec->record_bytes(params, layout) : 0);
 }
 
 absl::Status CheckPolicy(const AttentionParams& params, const SelectionResources& resources) {
@@ -80,10 +81,9 @@ absl::Status CheckPolicy(const AttentionParams& params, const SelectionResources
                                         PolicyName(params.policy)),
                      "attention.policy");
   }
-  // Keys join what is scored a block at a time; until then they are attended in any case.
   const int local = std::max(params.local_window, resources.layout.block_size);
   const int least = params.sink_tokens + local + params.prediction_interval;
-  if (params.token_budget < least) {
+  if (spec->scores_whole_blocks && params.token_budget < least) {
     return WithField(
         InvalidArgumentError("attention.token_budget is {}, must be at least {}: sink_tokens + "
                              "local_window (at least a block of {}) + prediction_interval",
@@ -99,7 +99,7 @@ absl::Status CheckPolicy(const AttentionParams& params, const SelectionResources
                              resources.layout.block_size, resources.layout.head_bytes()),
         "attention.policy");
   }
-  return spec->check(params, resources);
+  return spec->check == nullptr ? absl::OkStatus() : spec->check(params, resources);
 }
 
 absl::StatusOr<std::unique_ptr<TokenSelector>> CreateSelector(const AttentionParams& params,

@@ -3,26 +3,13 @@
 #include <memory>
 
 #include "base/status.h"
-#include "engine/models/model_config.h"
-#include "engine/models/rope.h"
 #include "engine/selection/attention_params.h"
+#include "engine/selection/policy_spec.h"
 #include "engine/selection/token_selector.h"
-#include "engine/weights/model_weights.h"
 #include "offload/kv_layout.h"
 #include "offload/state_layout.h"
 
 namespace tokenbutler {
-
-// What policies may build on; not owned, outlives every selector.
-struct SelectionResources {
-  const ModelConfig* config = nullptr;
-  const ModelWeights* weights = nullptr;
-  const Rope* rope = nullptr;
-  KvLayout layout;
-  // Share of the decode steps of a sparse sequence in which one layer's selection is compared with
-  // the attention over all tokens. [0, 1]
-  double recall_probe_rate = 0;
-};
 
 // The state that a sequence with these parameters keeps beside its KV blocks.
 StateLayout StateLayoutFor(const AttentionParams& params, const KvLayout& layout);

@@ -59,6 +59,13 @@ class TokenSelector {
   // A copy for a fork, which goes on by itself. Its state blocks hold the same bytes.
   virtual std::unique_ptr<TokenSelector> Clone() const = 0;
 
+  // Whether decode steps attend to all tokens in this layer, as the policy's publication has it;
+  // Select is not called there.
+  virtual bool IsDenseLayer(int layer) const {
+    (void)layer;
+    return false;
+  }
+
   // A prefill chunk has been run through the attention of a layer.
   virtual void OnPrefill(const LayerContext& context, const PrefillQueries& queries) {
     (void)context, (void)queries;
@@ -77,7 +84,8 @@ class TokenSelector {
   }
 
   // Chooses for the layer. `query` [num_heads, head_dim] after RoPE. The result keeps within the
-  // token budget, and holds the sink tokens and the local window.
+  // token budget, and holds the newest token; most policies' also the sink tokens and the local
+  // window.
   // REQUIRES: context_len > the token budget, unless WantsWeights().
   virtual void Select(const LayerContext& context, const float* query,
                       TokenSelection* selection) = 0;

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "base/status.h"
+#include "engine/models/model_config.h"
+#include "engine/models/rope.h"
+#include "engine/selection/attention_params.h"
+#include "engine/selection/token_selector.h"
+#include "engine/weights/model_weights.h"
+#include "offload/kv_layout.h"
+
+namespace tokenbutler {
+
+// What policies may build on; not owned, outlives every selector.
+struct SelectionResources {
+  const ModelConfig* config = nullptr;
+  const ModelWeights* weights = nullptr;
+  const Rope* rope = nullptr;
+  KvLayout layout;
+  // Share of the decode steps of a sparse sequence in which one layer's selection is compared with
+  // the attention over all tokens. [0, 1]
+  double recall_probe_rate = 0;
+};
+
+// One selection policy, as the table in policies.cc lists it. Each policy's file defines one.
+struct PolicySpec {
+  AttentionPolicy policy = AttentionPolicy::kDense;
+  // Keys join what is scored a block at a time, and are attended in any case until then.
+  bool scores_whole_blocks = false;
+  // Bytes kept per KV block, layer and KV head; null: none.
+  size_t (*record_bytes)(const AttentionParams&, const KvLayout&) = nullptr;
+  // What the policy asks of parameters and model beyond the general bounds: INVALID_ARGUMENT
+  // naming the field; null: nothing.
+  absl::Status (*check)(const AttentionParams&, const SelectionResources&) = nullptr;
+  // REQUIRES: check is OK.
+  absl::StatusOr<std::unique_ptr<TokenSelector>> (*create)(const AttentionParams&,
+                                                           const SelectionResources&) = nullptr;
+};
+
+}  // namespace tokenbutler
