@@ -29,7 +29,7 @@ SequenceAttention::SequenceAttention(const AttentionParams& params,
     : params_(params),
       resources_(resources),
       store_(store),
-      state_layout_(StateLayoutFor(params, store.layout())),
+      state_layout_(StateLayoutFor(params, resources)),
       num_heads_(resources.config->num_heads),
       selector_(std::move(selector)),
       resident_(std::move(resident)),
@@ -68,9 +68,9 @@ void SequenceAttention::EndStep() { resident_->EndStep(); }
 
 void SequenceAttention::AddLse(LayerContext* context) const {
   context->state_layout = &state_layout_;
-  context->lse = has_lse_[context->layer] == 0
-                     ? nullptr
-                     : lse_.data() + static_cast<size_t>(context->layer) * num_heads_;
+  context->all_lse = lse_;
+  context->has_lse = has_lse_;
+  context->lse = context->lse_of(context->layer);
 }
 
 void SequenceAttention::PredictAhead(LayerContext context, const float* residual,

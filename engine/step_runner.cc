@@ -163,7 +163,7 @@ absl::Status StepRunner::CheckAttention(const AttentionParams& params) const {
 }
 
 StateLayout StepRunner::state_layout(const AttentionParams& params) const {
-  return StateLayoutFor(params, kv_store_.layout());
+  return StateLayoutFor(params, resources_);
 }
 
 absl::StatusOr<std::unique_ptr<SequenceState>> StepRunner::NewState(const AttentionParams& params) {

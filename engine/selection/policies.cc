@@ -19,8 +19,8 @@ Selector Scanning(const AttentionParams& params, const SelectionResources& resou
   return std::make_unique<ScanningSelector>(params, resources.config->num_layers, kNewScanner());
 }
 
-size_t SketchRecordBytes(const AttentionParams& params, const KvLayout& layout) {
-  const SketchLayout sketch = SketchLayoutFor(params, layout);
+size_t SketchRecordBytes(const AttentionParams& params, const SelectionResources& resources) {
+  const SketchLayout sketch = SketchLayoutFor(params, resources.layout);
   return sketch.IsValid() ? sketch.record_bytes() : 0;
 }
 
@@ -66,10 +66,10 @@ const PolicySpec* Find(AttentionPolicy policy) {
 
 }  // namespace
 
-StateLayout StateLayoutFor(const AttentionParams& params, const KvLayout& layout) {
+StateLayout StateLayoutFor(const AttentionParams& params, const SelectionResources& resources) {
   const PolicySpec* spec = Find(params.policy);
   const bool has_state = spec != nullptr && spec->record_bytes != nullptr;
-  return StateLayout::For(layout, has_state ? spec->record_bytes(params, layout) : 0);
+  return StateLayout::For(resources.layout, has_state ? spec->record_bytes(params, resources) : 0);
 }
 
 absl::Status CheckPolicy(const AttentionParams& params, const SelectionResources& resources) {
@@ -90,7 +90,7 @@ absl::Status CheckPolicy(const AttentionParams& params, const SelectionResources
                              params.token_budget, least, resources.layout.block_size),
         "attention.token_budget");
   }
-  if (const StateLayout state = StateLayoutFor(params, resources.layout);
+  if (const StateLayout state = StateLayoutFor(params, resources);
       state.record_bytes > 0 && state.kv_blocks() == 0) {
     return WithField(
         InvalidArgumentError("attention.policy \"{}\" keeps {} bytes per layer and KV head of a "

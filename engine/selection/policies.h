@@ -12,7 +12,7 @@
 namespace tokenbutler {
 
 // The state that a sequence with these parameters keeps beside its KV blocks.
-StateLayout StateLayoutFor(const AttentionParams& params, const KvLayout& layout);
+StateLayout StateLayoutFor(const AttentionParams& params, const SelectionResources& resources);
 
 // INVALID_ARGUMENT naming the field when parameters, policy and model do not go together: checked
 // when a request comes in, so that Create cannot fail for a reason that the client can mend.

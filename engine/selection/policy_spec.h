@@ -30,7 +30,7 @@ struct PolicySpec {
   // Keys join what is scored a block at a time, and are attended in any case until then.
   bool scores_whole_blocks = false;
   // Bytes kept per KV block, layer and KV head; null: none.
-  size_t (*record_bytes)(const AttentionParams&, const KvLayout&) = nullptr;
+  size_t (*record_bytes)(const AttentionParams&, const SelectionResources&) = nullptr;
   // What the policy asks of parameters and model beyond the general bounds: INVALID_ARGUMENT
   // naming the field; null: nothing.
   absl::Status (*check)(const AttentionParams&, const SelectionResources&) = nullptr;

@@ -38,7 +38,8 @@ bool ScanningSelector::ScanIsDue(const Layer& layer, int index) const {
   return !layer.scanned || (layer.num_steps + index) % params_.prediction_interval == 0;
 }
 
-void ScanningSelector::Scan(const LayerContext& context, int num_written, const float* query) {
+void ScanningSelector::Scan(const LayerContext& context, int num_written, const float* query,
+                            bool is_predicted) {
   Layer& layer = layers_[context.layer];
   const int num_scorable = scanner_->Prepare(context, num_written);
   const int window_begin = context.context_len - params_.local_window;
@@ -52,7 +53,10 @@ void ScanningSelector::Scan(const LayerContext& context, int num_written, const 
                                ranges.local_begin - ranges.sink_end);
   layer.local_begin = ranges.local_begin;
   layer.kept.Reset(context.layout->num_kv_heads, count);
-  if (count > 0) {
+  if (count > 0 && is_predicted) {
+    scanner_->ScanPredicted(context, query, ranges.sink_end, ranges.local_begin, count,
+                            &layer.kept);
+  } else if (count > 0) {
     scanner_->Scan(context, query, ranges.sink_end, ranges.local_begin, count, &layer.kept);
   }
   if (params_.candidates > 0) scanner_->Keep(context, layer.kept);
@@ -63,13 +67,16 @@ void ScanningSelector::OnHidden(const LayerContext& context, const float* residu
                                 const void* normed) {
   if (predictor_ == nullptr) return;
   const auto [first, last] = predictor_->Consumers(context.layer);
+  bool has_begun = false;
   for (int l = first; l < last; ++l) {
     if (!ScanIsDue(layers_[l], l)) continue;
+    if (!has_begun) predictor_->Begin(context, residual, normed);
+    has_begun = true;
     LayerContext consumer = context;
     consumer.layer = l;
-    consumer.lse = nullptr;  // the context's is the producer layer's
+    consumer.lse = context.lse_of(l);
     // The consumer's row of the newest token is not written yet.
-    Scan(consumer, context.context_len - 1, predictor_->Query(context, l, residual, normed));
+    Scan(consumer, context.context_len - 1, predictor_->Query(context, l), /*is_predicted=*/true);
     layers_[l].scanned_ahead = true;
   }
 }
@@ -83,7 +90,7 @@ void ScanningSelector::Select(const LayerContext& context, const float* query,
   Layer& layer = layers_[context.layer];
   bool is_fresh = layer.scanned_ahead;  // scores are those of this step's own query
   if (!layer.scanned_ahead && ScanIsDue(layer, context.layer)) {
-    Scan(context, context.context_len, query);
+    Scan(context, context.context_len, query, /*is_predicted=*/false);
     is_fresh = true;
   }
   const bool decide_late = params_.candidates > 0 && (!is_fresh || layer.scanned_ahead);

@@ -32,11 +32,17 @@ class KeyScanner {
   virtual void Scan(const LayerContext& context, const float* query, int begin, int end, int count,
                     ScoredTokens* found) = 0;
 
+  // The same for a query that a QueryPredictor gave, which need not look like the layer's own.
+  virtual void ScanPredicted(const LayerContext& context, const float* query, int begin, int end,
+                             int count, ScoredTokens* found) {
+    Scan(context, query, begin, end, count, found);
+  }
+
   // The layer's candidates have changed: a place to gather what Rescore reads.
   virtual void Keep(const LayerContext& context, const ScoredTokens& candidates) {
     (void)context, (void)candidates;
   }
-  // Scores the layer's candidates, as last kept, for another query: replaces their scores.
+  // Scores the layer's candidates, as last kept, for the layer's own query: replaces their scores.
   virtual void Rescore(const LayerContext& context, const float* query,
                        ScoredTokens* candidates) = 0;
 };
@@ -48,10 +54,13 @@ class QueryPredictor {
   virtual std::unique_ptr<QueryPredictor> Clone() const = 0;
   // Layers [first, last) that producer layer `layer` serves; empty when it is none.
   virtual std::pair<int, int> Consumers(int layer) const = 0;
-  // The queries [num_heads, head_dim] of layer `consumer`, after RoPE at the context's last
-  // position, as the policy's KeyScanner wants them. Valid until the next call.
-  virtual const float* Query(const LayerContext& producer, int consumer, const float* residual,
-                             const void* normed) = 0;
+  // The hidden state that enters producer layer `producer.layer`, as OnHidden gets it: before the
+  // Query calls of its consumers, and only when there is one.
+  virtual void Begin(const LayerContext& producer, const float* residual, const void* normed) = 0;
+  // The queries of layer `consumer` at the context's last position, as the policy's KeyScanner
+  // wants them in ScanPredicted: [num_heads, head_dim] after RoPE, or [num_heads, projected dim].
+  // Valid until the next call.
+  virtual const float* Query(const LayerContext& producer, int consumer) = 0;
 };
 
 // A policy that scans what it keeps of all keys every `prediction_interval` steps. Scans are
@@ -82,7 +91,7 @@ class ScanningSelector : public TokenSelector {
   };
 
   bool ScanIsDue(const Layer& layer, int index) const;
-  void Scan(const LayerContext& context, int num_written, const float* query);
+  void Scan(const LayerContext& context, int num_written, const float* query, bool is_predicted);
   void Choose(const LayerContext& context, const Layer& layer, TokenSelection* selection);
 
   const AttentionParams params_;

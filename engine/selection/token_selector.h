@@ -26,11 +26,19 @@ struct LayerContext {
   // [num_heads] log-sum-exp of the layer's logits at the previous decode step, over what it
   // attended to; null at the first one. Makes the logits of a group's heads comparable.
   const float* lse = nullptr;
+  // The same of every layer: [num_layers, num_heads], and which of them there are, [num_layers].
+  absl::Span<const float> all_lse = {};
+  absl::Span<const uint8_t> has_lse = {};
   ComputePool* pool = nullptr;
 
   // The key rows [block_size, head_dim] of one block of this layer.
   const std::byte* keys(int kv_head, int block) const {
     return blocks[block] + layout->key_offset(layer, kv_head);
+  }
+  // What `lse` is when another layer is at work.
+  const float* lse_of(int other_layer) const {
+    if (has_lse.empty() || has_lse[other_layer] == 0) return nullptr;
+    return all_lse.data() + all_lse.size() / has_lse.size() * other_layer;
   }
   // The policy's record of one KV block.
   std::byte* record(int kv_head, int block) const {

@@ -48,7 +48,7 @@ FakeSequence::FakeSequence(const SelectionShape& shape, const AttentionParams& p
                        .block_size = shape.block_size,
                        .dtype = shape.dtype};
   const KvLayout& layout = resources_.layout;
-  state_layout_ = StateLayoutFor(params, layout);
+  state_layout_ = StateLayoutFor(params, resources_);
   const int num_blocks = layout.blocks_for(max_tokens);
   const int num_state_blocks = state_layout_.blocks_for(num_blocks);
   const int num_all = num_blocks + num_state_blocks;
