@@ -27,6 +27,22 @@ Buckets RequestBuckets() {
           30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
 }
 
+// Parts of a decode step.
+Buckets StepPartBuckets() {
+  return {.00001, .00002, .00005, .0001, .0002, .0005, .001, .002,
+          .005,   .01,    .02,    .05,   .1,    .2,    .5,   1};
+}
+Buckets TokenBuckets() {
+  return {16,   32,   64,    128,   256,   512,    1024,   2048,
+          4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288};
+}
+Buckets AttendedRatioBuckets() {
+  return {.001, .002, .005, .01, .02, .05, .1, .2, .3, .4, .5, .6, .7, .8, .9, 1};
+}
+Buckets RecallBuckets() {
+  return {.1, .2, .3, .4, .5, .6, .7, .75, .8, .85, .9, .925, .95, .975, .99, 1};
+}
+
 std::string Prefixed(const char* name) { return std::string("tokenbutler_") + name; }
 
 // Adding a series of a family that exists already joins it, so labelled series are added one by
@@ -55,6 +71,16 @@ Counter& AddDeadlineExpired(Registry& registry, const char* stage) {
   return AddCounter(registry, "deadline_expired_total",
                     "Requests whose deadline passed, by the stage it found them in.",
                     {{"stage", stage}});
+}
+Counter& AddTransferBytes(Registry& registry, const char* direction, const char* purpose) {
+  return AddCounter(registry, "kv_transfer_bytes_total",
+                    "KV bytes that crossed the link between host and device.",
+                    {{"direction", direction}, {"purpose", purpose}});
+}
+Counter& AddDenseFallback(Registry& registry, const char* reason) {
+  return AddCounter(registry, "dense_fallback_total",
+                    "Layers of decode steps in which a sparse sequence attended to everything.",
+                    {{"reason", reason}});
 }
 
 constexpr std::array<const char*, 17> kCodeNames = {
@@ -134,7 +160,43 @@ Metrics::Metrics(const BuildLabels& build)
       kv_host_pinned_bytes(
           AddGauge(*registry_, "kv_host_pinned_bytes", "KV cache in page-locked host memory.")),
       kv_host_alloc_failures_total(AddCounter(*registry_, "kv_host_alloc_failures_total",
-                                              "Times a KV block was wanted and none was free.")) {
+                                              "Times a KV block was wanted and none was free.")),
+      kv_device_used_bytes(
+          AddGauge(*registry_, "kv_device_used_bytes", "KV cache in device memory in use.")),
+      kv_transfer_bytes_total{
+          .fetch = AddTransferBytes(*registry_, "host_to_device", "fetch"),
+          .prefetch = AddTransferBytes(*registry_, "host_to_device", "prefetch"),
+          .write_back = AddTransferBytes(*registry_, "device_to_host", "write_back")},
+      kv_transfer_seconds(AddHistogram(*registry_, "kv_transfer_seconds",
+                                       "Spent by the KV transfers of a sequence's decode step.",
+                                       StepPartBuckets())),
+      hot_buffer_lookups_total(AddCounter(*registry_, "hot_buffer_lookups_total",
+                                          "Selected tokens looked up in the device tier.")),
+      hot_buffer_hits_total(AddCounter(*registry_, "hot_buffer_hits_total",
+                                       "Selected tokens that were in the device tier.")),
+      prefetch_issued_total(AddCounter(*registry_, "prefetch_issued_total",
+                                       "Layers whose selection was fetched ahead.")),
+      prefetch_late_total(AddCounter(*registry_, "prefetch_late_total",
+                                     "Layers that had to wait for what was fetched ahead.")),
+      decode_stall_seconds(AddHistogram(*registry_, "decode_stall_seconds",
+                                        "A sequence's decode step waited for KV transfers.",
+                                        StepPartBuckets())),
+      predictor_seconds(AddHistogram(*registry_, "predictor_seconds",
+                                     "A sequence's decode step spent on choosing tokens.",
+                                     StepPartBuckets())),
+      selected_tokens(AddHistogram(*registry_, "selected_tokens",
+                                   "Tokens attended per layer and KV head in a sequence's decode "
+                                   "step, mean.",
+                                   TokenBuckets())),
+      attended_ratio(AddHistogram(*registry_, "attended_ratio",
+                                  "The share of the context attended in a sequence's decode step.",
+                                  AttendedRatioBuckets())),
+      selection_recall_ratio(AddHistogram(*registry_, "selection_recall_ratio",
+                                          "At probes: the share of the attention mass selected.",
+                                          RecallBuckets())),
+      dense_fallback_total{.short_context = AddDenseFallback(*registry_, "short_context"),
+                           .dense_layer = AddDenseFallback(*registry_, "dense_layer"),
+                           .window = AddDenseFallback(*registry_, "window")} {
   for (size_t code = 0; code < kCodeNames.size(); ++code) {
     requests_total_[code] =
         &AddCounter(*registry_, "requests_total", "Generate calls that ended, by gRPC status code.",

@@ -89,6 +89,36 @@ class Metrics {
   prometheus::Gauge& kv_host_capacity_bytes;
   prometheus::Gauge& kv_host_pinned_bytes;
   prometheus::Counter& kv_host_alloc_failures_total;  // a block was wanted and none was free
+  prometheus::Gauge& kv_device_used_bytes;            // 0 when the device is the host
+
+  // --- Sparse attention, recorded by the engine: counters as sequences go on, histograms once per
+  // decode step of a sequence. Dense sequences leave no trace here. ---
+
+  // Bytes that crossed the link between host and device, by direction and purpose.
+  struct KvTransferBytesTotal {
+    prometheus::Counter& fetch;       // host to device, when a layer asked
+    prometheus::Counter& prefetch;    // host to device, before it asked
+    prometheus::Counter& write_back;  // device to host
+  };
+  KvTransferBytesTotal kv_transfer_bytes_total;
+  prometheus::Histogram& kv_transfer_seconds;  // spent by the transfers of a step
+  prometheus::Counter& hot_buffer_lookups_total;
+  prometheus::Counter& hot_buffer_hits_total;
+  prometheus::Counter& prefetch_issued_total;
+  prometheus::Counter& prefetch_late_total;
+  prometheus::Histogram& decode_stall_seconds;    // a step waited for transfers
+  prometheus::Histogram& predictor_seconds;       // a step spent on choosing tokens
+  prometheus::Histogram& selected_tokens;         // attended per layer and KV head, mean of a step
+  prometheus::Histogram& attended_ratio;          // the same as a share of the context
+  prometheus::Histogram& selection_recall_ratio;  // at probes: attention mass that was selected
+
+  // Layers of decode steps in which a sparse sequence attended to everything.
+  struct DenseFallbackTotal {
+    prometheus::Counter& short_context;
+    prometheus::Counter& dense_layer;
+    prometheus::Counter& window;
+  };
+  DenseFallbackTotal dense_fallback_total;
 
  private:
   std::array<prometheus::Counter*, 17> requests_total_;  // by absl::StatusCode, kOk .. last

@@ -1,6 +1,7 @@
 #include "engine/admission.h"
 
 #include <algorithm>
+#include <string>
 #include <string_view>
 
 #include "absl/types/span.h"
@@ -63,12 +64,69 @@ absl::Status CheckSampling(const GenerationRequest& request, const AdmissionLimi
       .status();
 }
 
-// New tokens per completion that the whole host tier has room for, `shared` blocks of the prompt
-// being held once.
-int64_t NewTokensThatFit(const AdmissionLimits& limits, int prompt, int shared, int n) {
-  const int64_t blocks = (limits.num_blocks + int64_t{n - 1} * shared) / n;
+// The layout of the attention policy's state; none for dense attention.
+absl::StatusOr<StateLayout> CheckAttention(const GenerationRequest& request,
+                                           const ModelRunner* runner) {
+  if (!request.attention.sparse()) return StateLayout{};
+  if (runner == nullptr) return InternalError("no runner says which attention policies there are");
+  RETURN_IF_ERROR(runner->CheckAttention(request.attention));
+  return runner->state_layout(request.attention);
+}
+
+// The blocks of n completions with `max_new_tokens` each.
+Footprint BlocksFor(const GenerationRequest& request, const KvLayout& layout,
+                    const StateLayout& state, int max_new_tokens) {
+  const int prompt = static_cast<int>(request.prompt_token_ids.size());
+  const int scored = static_cast<int>(request.score_token_ids.size());
+  const int n = request.sampling.n;
+  Footprint footprint;
+  footprint.max_new_tokens = max_new_tokens;
   // The last sampled token is never run, so it needs no row.
-  return blocks * limits.layout.block_size - prompt + 1;
+  const int rows = prompt + scored + std::max(0, max_new_tokens - 1);
+  footprint.blocks_per_sequence = layout.blocks_for(rows);
+  footprint.state_blocks_per_sequence = state.blocks_for(footprint.blocks_per_sequence);
+  footprint.shared_blocks = n > 1 ? prompt / layout.block_size : 0;
+  if (state.record_bytes > 0) {
+    footprint.shared_state_blocks = footprint.shared_blocks / state.kv_blocks();
+  }
+  const int own = footprint.blocks_per_sequence - footprint.shared_blocks +
+                  footprint.state_blocks_per_sequence - footprint.shared_state_blocks;
+  footprint.total_blocks =
+      int64_t{n} * own + footprint.shared_blocks + footprint.shared_state_blocks;
+  return footprint;
+}
+
+// The largest max_new_tokens in [1, most] whose blocks the host tier has; 1 when none fits.
+int NewTokensThatFit(const GenerationRequest& request, const AdmissionLimits& limits,
+                     const StateLayout& state, int most) {
+  int fits = 1;
+  int above = most + 1;
+  while (above - fits > 1) {
+    const int middle = fits + (above - fits) / 2;
+    const bool ok =
+        BlocksFor(request, limits.layout, state, middle).total_blocks <= limits.num_blocks;
+    (ok ? fits : above) = middle;
+  }
+  return fits;
+}
+
+absl::Status NeverFits(const GenerationRequest& request, const AdmissionLimits& limits,
+                       const Footprint& footprint) {
+  const int64_t block_bytes = static_cast<int64_t>(limits.layout.block_bytes());
+  const int64_t state_blocks = int64_t{request.sampling.n} * (footprint.state_blocks_per_sequence -
+                                                              footprint.shared_state_blocks) +
+                               footprint.shared_state_blocks;
+  std::string state;
+  if (state_blocks > 0) {
+    state =
+        fmt::format(", {} of them ({} bytes) for the state of attention.policy \"{}\"",
+                    state_blocks, state_blocks * block_bytes, PolicyName(request.attention.policy));
+  }
+  return ResourceExhaustedError(
+      "the request needs {} bytes of KV cache ({} blocks of {} tokens{}), the host tier has {} "
+      "bytes ({} blocks)",
+      footprint.total_blocks * block_bytes, footprint.total_blocks, limits.layout.block_size, state,
+      limits.num_blocks * block_bytes, limits.num_blocks);
 }
 
 }  // namespace
@@ -97,36 +155,19 @@ absl::StatusOr<Footprint> CheckAdmissible(const GenerationRequest& request,
   RETURN_IF_ERROR(CheckTokenIds("score_token_ids", request.score_token_ids, limits.vocab_size));
   RETURN_IF_ERROR(CheckSampling(request, limits));
 
-  const int prompt = static_cast<int>(request.prompt_token_ids.size());
-  const int scored = static_cast<int>(request.score_token_ids.size());
-  Footprint footprint;
-  const int room = limits.config.max_model_len - prompt;
-  footprint.max_new_tokens = std::min(request.max_tokens, room);
-  footprint.context_bound = request.max_tokens > room;
-  const int n = request.sampling.n;
-  footprint.shared_blocks = n > 1 ? prompt / limits.layout.block_size : 0;
-  if (request.fit_max_tokens) {
-    const int64_t fits =
-        std::max(int64_t{1}, NewTokensThatFit(limits, prompt, footprint.shared_blocks, n));
-    if (fits < footprint.max_new_tokens) {
-      footprint.max_new_tokens = static_cast<int>(fits);
-      footprint.context_bound = true;
-    }
+  ASSIGN_OR_RETURN(const StateLayout state, CheckAttention(request, limits.runner));
+
+  const int room = limits.config.max_model_len - static_cast<int>(request.prompt_token_ids.size());
+  int max_new_tokens = std::min(request.max_tokens, room);
+  bool context_bound = request.max_tokens > room;
+  if (request.fit_max_tokens && max_new_tokens > 0) {
+    const int fits = NewTokensThatFit(request, limits, state, max_new_tokens);
+    context_bound |= fits < max_new_tokens;
+    max_new_tokens = fits;
   }
-  // The last sampled token is never run, so it needs no row.
-  const int rows = prompt + scored + std::max(0, footprint.max_new_tokens - 1);
-  footprint.blocks_per_sequence = limits.layout.blocks_for(rows);
-  footprint.total_blocks =
-      footprint.blocks_per_sequence +
-      int64_t{n - 1} * (footprint.blocks_per_sequence - footprint.shared_blocks);
-  if (footprint.total_blocks > limits.num_blocks) {
-    const int64_t block_bytes = static_cast<int64_t>(limits.layout.block_bytes());
-    return ResourceExhaustedError(
-        "the request needs {} bytes of KV cache ({} blocks of {} tokens), the host tier has {} "
-        "bytes ({} blocks)",
-        footprint.total_blocks * block_bytes, footprint.total_blocks, limits.layout.block_size,
-        limits.num_blocks * block_bytes, limits.num_blocks);
-  }
+  Footprint footprint = BlocksFor(request, limits.layout, state, max_new_tokens);
+  footprint.context_bound = context_bound;
+  if (footprint.total_blocks > limits.num_blocks) return NeverFits(request, limits, footprint);
   return footprint;
 }
 

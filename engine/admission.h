@@ -7,6 +7,7 @@
 #include "engine/engine_config.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
+#include "engine/step_plan.h"
 #include "offload/kv_layout.h"
 
 namespace tokenbutler {
@@ -17,8 +18,11 @@ struct Footprint {
   int max_new_tokens = 0;      // sampled tokens per completion; 0 in scoring mode
   bool context_bound = false;  // the room there is, not max_tokens, sets max_new_tokens
   int blocks_per_sequence = 0;
-  int shared_blocks = 0;     // full blocks of the prompt that the n completions have in common
-  int64_t total_blocks = 0;  // of all n completions
+  int shared_blocks = 0;  // full blocks of the prompt that the n completions have in common
+  // What the attention policy keeps beside them, in blocks of the same pool (StateLayout).
+  int state_blocks_per_sequence = 0;
+  int shared_state_blocks = 0;  // those that belong to shared blocks only
+  int64_t total_blocks = 0;     // of all n completions, both kinds
 };
 
 // What a request is admitted to: constants of one engine.
@@ -28,6 +32,8 @@ struct AdmissionLimits {
   int num_blocks = 0;  // of the host tier
   int vocab_size = 0;
   absl::Span<const int32_t> eos_ids;  // the tokenizer's, not owned
+  const ModelRunner* runner =
+      nullptr;  // says which attention there is; not owned; null: dense only
 };
 
 // How completion `index` of a request is sampled.
@@ -36,7 +42,8 @@ SamplerOptions MakeSamplerOptions(const GenerationRequest& request, const Admiss
 
 // Refuses what this engine can never run. INVALID_ARGUMENT: empty prompt, token id outside the
 // vocabulary, prompt (with the tokens to score) longer than max_model_len, n outside
-// [1, max_num_seqs], scoring together with sampling, parameters that the Sampler refuses.
+// [1, max_num_seqs], scoring together with sampling, parameters that the Sampler refuses, attention
+// that the runner refuses (or UNIMPLEMENTED, as it says).
 // RESOURCE_EXHAUSTED naming needed and total bytes: more blocks than the host tier has; with
 // fit_max_tokens only when not even one new token fits.
 absl::StatusOr<Footprint> CheckAdmissible(const GenerationRequest& request,

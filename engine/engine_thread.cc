@@ -60,7 +60,8 @@ EngineThread::EngineThread(const EngineConfig& config, const Parts& parts)
               .layout = parts.block_pool->layout(),
               .num_blocks = parts.block_pool->num_blocks(),
               .vocab_size = parts.runner->vocab_size(),
-              .eos_ids = parts.tokenizer->eos_ids()},
+              .eos_ids = parts.tokenizer->eos_ids(),
+              .runner = parts.runner},
       scheduler_(config, parts.block_pool),
       committer_(parts, limits_, &scheduler_),
       seeds_(std::random_device{}()) {
@@ -193,6 +194,7 @@ bool EngineThread::WaitUntilIdle(absl::Duration timeout) {
 void EngineThread::Loop() {
   while (TakeMail()) {
     EndExpired();
+    AdmitRequests();
     const ScheduledStep& step = scheduler_.Schedule(parts_.clock->Now());
     PublishLoad();
     if (!step.empty()) RunStep(step);
@@ -236,6 +238,23 @@ void EngineThread::EndExpired() {
     }
   }
   LetGoOfEnded();
+}
+
+void EngineThread::AdmitRequests() {
+  while (true) {
+    for (RequestState* request : scheduler_.Admit()) {
+      if (!request->sparse()) continue;
+      auto state = parts_.runner->NewState(request->request.attention);
+      if (state.ok()) {
+        request->sequences[0].state = *std::move(state);
+      } else {
+        committer_.Abort(request, state.status());
+      }
+    }
+    // A request that ended here has left its place to others.
+    if (committer_.ended().empty()) return;
+    LetGoOfEnded();
+  }
 }
 
 void EngineThread::RunStep(const ScheduledStep& step) {
@@ -321,6 +340,7 @@ void EngineThread::PublishLoad() {
   metrics.requests_running.Set(load_.requests_running);
   metrics.requests_waiting.Set(load_.requests_waiting);
   metrics.kv_host_used_bytes.Set(static_cast<double>(used));
+  metrics.kv_device_used_bytes.Set(static_cast<double>(parts_.runner->device_kv_used_bytes()));
 }
 
 void EngineThread::RecordEnd(const RequestState& request, const absl::Status& status) {

@@ -60,6 +60,9 @@ class EngineThread final : public Engine {
   void Loop();
   bool TakeMail();  // waits while there is nothing to do; false: shut down
   void EndExpired();
+  // Admits what fits, and makes the states of sparse sequences; a request whose state cannot be
+  // made ends alone.
+  void AdmitRequests();
   void RunStep(const ScheduledStep& step);
   void RunAlone(const ScheduledStep& step);
   void LetGoOfEnded();

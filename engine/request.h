@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "engine/selection/attention_params.h"
 
 namespace tokenbutler {
 
@@ -56,6 +57,7 @@ struct GenerationRequest {
   StopParams stop;
   LogprobParams logprobs;
   OutputParams output;
+  AttentionParams attention;                  // dense unless told otherwise
   int priority = 0;                           // higher first
   absl::Time arrival = absl::InfinitePast();  // when the RPC came in
   absl::Time deadline = absl::InfiniteFuture();

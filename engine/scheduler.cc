@@ -14,6 +14,7 @@ Scheduler::Scheduler(const EngineConfig& config, BlockPool* pool) : config_(conf
   const size_t seqs = static_cast<size_t>(config.max_num_seqs);
   running_.reserve(seqs);
   candidates_.reserve(seqs);
+  admitted_.reserve(seqs);
   passed_.reserve(static_cast<size_t>(config.max_waiting_requests));
   step_.decode.reserve(seqs);
   step_.prefill.reserve(seqs);
@@ -31,7 +32,6 @@ void Scheduler::Enqueue(RequestState* request) {
 }
 
 const ScheduledStep& Scheduler::Schedule(absl::Time now) {
-  Admit();
   step_.decode.clear();
   step_.prefill.clear();
   step_.plan.decode.clear();
@@ -42,26 +42,29 @@ const ScheduledStep& Scheduler::Schedule(absl::Time now) {
   return step_;
 }
 
-void Scheduler::Admit() {
-  if (!may_admit_) return;
+absl::Span<RequestState* const> Scheduler::Admit() {
+  admitted_.clear();
+  if (!may_admit_) return admitted_;
   may_admit_ = false;
   passed_.clear();
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     RequestState* request = *it;
-    if (num_places_taken_ >= config_.max_num_seqs) return;
+    if (num_places_taken_ >= config_.max_num_seqs) break;
     if (TryAdmit(request)) {
+      admitted_.push_back(request);
       it = waiting_.erase(it);
       bool patience_over = false;
       for (RequestState* passed : passed_) {
         patience_over |= ++passed->times_overtaken >= config_.max_overtakes;
       }
-      if (patience_over) return;
+      if (patience_over) break;
       continue;
     }
-    if (request->times_overtaken >= config_.max_overtakes) return;
+    if (request->times_overtaken >= config_.max_overtakes) break;
     passed_.push_back(request);
     ++it;
   }
+  return admitted_;
 }
 
 bool Scheduler::TryAdmit(RequestState* request) {
@@ -82,16 +85,23 @@ bool Scheduler::TryAdmit(RequestState* request) {
 
 void Scheduler::TakeBlocks(RequestState* request) {
   const Footprint& footprint = request->footprint;
-  const std::vector<BlockId>& first = request->sequences[0].block_table.blocks;
+  const BlockTable& first = request->sequences[0].block_table;
   for (Sequence& sequence : request->sequences) {
-    std::vector<BlockId>& blocks = sequence.block_table.blocks;
-    blocks.reserve(static_cast<size_t>(footprint.blocks_per_sequence));
-    if (sequence.index > 0) {
-      blocks.assign(first.begin(), first.begin() + footprint.shared_blocks);
-      pool_->Share(blocks);
-    }
-    pool_->Allocate(footprint.blocks_per_sequence - static_cast<int>(blocks.size()), &blocks);
+    BlockTable& table = sequence.block_table;
+    const bool shares = sequence.index > 0;
+    Take(footprint.blocks_per_sequence, shares ? footprint.shared_blocks : 0, first.blocks,
+         &table.blocks);
+    Take(footprint.state_blocks_per_sequence, shares ? footprint.shared_state_blocks : 0,
+         first.state_blocks, &table.state_blocks);
   }
+}
+
+void Scheduler::Take(int count, int num_shared, const std::vector<BlockId>& first,
+                     std::vector<BlockId>* blocks) {
+  blocks->reserve(static_cast<size_t>(count));
+  blocks->assign(first.begin(), first.begin() + num_shared);
+  pool_->Share(*blocks);
+  pool_->Allocate(count - num_shared, blocks);
 }
 
 void Scheduler::PlanDecode() {
@@ -103,7 +113,8 @@ void Scheduler::PlanDecode() {
       step_.plan.decode.push_back({.block_table = &sequence.block_table,
                                    .token_ids = absl::MakeConstSpan(&sequence.next_token, 1),
                                    .start_position = sequence.block_table.num_tokens,
-                                   .logits = LogitsWanted::kLast});
+                                   .logits = LogitsWanted::kLast,
+                                   .state = sequence.state.get()});
     }
   }
 }
@@ -147,11 +158,14 @@ void Scheduler::AddChunk(RequestState* request, int num_tokens, absl::Time now) 
                         .subspan(static_cast<size_t>(request->num_prefilled),
                                  static_cast<size_t>(num_tokens)),
        .start_position = request->num_prefilled,
-       .logits = logits});
+       .logits = logits,
+       .state = request->sequences[0].state.get()});
 }
 
 void Scheduler::Release(Sequence* sequence) {
+  sequence->state.reset();  // first: what it still has under way may use the blocks
   pool_->Release(sequence->block_table.blocks);
+  pool_->Release(sequence->block_table.state_blocks);
   sequence->block_table = BlockTable{};
   sequence->finished = true;
   --num_places_taken_;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "engine/engine_config.h"
 #include "engine/sequence.h"
 #include "engine/step_plan.h"
@@ -49,11 +50,15 @@ class Scheduler {
   // Puts a request into the queue. REQUIRES: CheckAdmissible found its footprint to fit the pool.
   void Enqueue(RequestState* request);
 
-  // Admits what fits and lays out the next step; `now` is noted as the start of the requests whose
-  // first chunk it holds. Empty only if nothing waits or runs.
+  // Takes blocks and places for the waiting requests that fit; returns those, in order. Valid until
+  // the next Admit().
+  absl::Span<RequestState* const> Admit();
+
+  // Lays out the next step of the admitted requests; `now` is noted as the start of those whose
+  // first chunk it holds. After Admit(), empty only if nothing waits or runs.
   const ScheduledStep& Schedule(absl::Time now);
 
-  // A sequence needs its blocks no more. Its place is free from now on.
+  // A sequence needs its state and blocks no more. Its place is free from now on.
   void Release(Sequence* sequence);
 
   // Forgets a request, wherever it is, and releases all its sequences.
@@ -74,9 +79,11 @@ class Scheduler {
     bool operator()(const RequestState* a, const RequestState* b) const;
   };
 
-  void Admit();
   bool TryAdmit(RequestState* request);
   void TakeBlocks(RequestState* request);
+  // `count` blocks, the first `num_shared` of them those of `first`.
+  void Take(int count, int num_shared, const std::vector<BlockId>& first,
+            std::vector<BlockId>* blocks);
   void PlanDecode();
   void PlanPrefill(absl::Time now);
   void AddChunk(RequestState* request, int num_tokens, absl::Time now);
@@ -94,6 +101,7 @@ class Scheduler {
   uint64_t num_prefill_steps_ = 0;
   ScheduledStep step_;
   std::vector<RequestState*> candidates_;  // working memory of PlanPrefill
+  std::vector<RequestState*> admitted_;    // by the last Admit
   std::vector<RequestState*> passed_;      // working memory of Admit
 };
 

@@ -11,6 +11,7 @@
 #include "engine/output_text.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
+#include "engine/step_plan.h"
 #include "engine/token_sink.h"
 #include "offload/block_table.h"
 
@@ -23,6 +24,9 @@ struct Sequence {
   RequestState* request = nullptr;  // that owns it
   int index = 0;
   BlockTable block_table;
+  // Of the runner: set from admission on when the attention is sparse, the forks' from the fork on.
+  std::unique_ptr<SequenceState> state;
+  AttentionStats counted;   // of `state`, what the metrics have been told
   int32_t next_token = -1;  // known, but its K and V rows are not computed yet
   int num_new_tokens = 0;   // sampled, or scored
   bool finished = false;    // its OnFinished was sent, its blocks are released
@@ -61,6 +65,7 @@ struct RequestState {
   uint64_t rotation = 0;       // place in the round-robin of prefills; smaller goes first
 
   int prompt_tokens() const { return static_cast<int>(request.prompt_token_ids.size()); }
+  bool sparse() const { return request.attention.sparse(); }
   bool scoring() const { return !request.score_token_ids.empty(); }
 };
 

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/compute_pool.h"
 #include "base/metrics.h"
+#include "engine/attention_metrics.h"
 #include "engine/logprobs.h"
 
 namespace tokenbutler {
@@ -45,6 +46,7 @@ void StepCommitter::Commit(const ScheduledStep& step) {
   for (size_t i = 0; i < step.decode.size(); ++i) {
     Sequence* sequence = step.decode[i];
     if (sequence->request->end.has_value()) continue;  // a sibling failed in this step
+    CountAttention(sequence);
     if (sequence->request->scoring()) {
       CommitScored(sequence, parts_.runner->decode_logits(static_cast<int>(i)));
     } else {
@@ -80,6 +82,7 @@ absl::StatusOr<SampledToken> StepCommitter::Sample(Sequence* sequence,
 void StepCommitter::CommitDecode(Sequence* sequence, absl::Span<const float> logits) {
   if (sequence->request->end.has_value()) return;
   now_ = parts_.clock->Now();
+  CountAttention(sequence);
   if (sequence->request->scoring()) {
     CommitScored(sequence, logits);
   } else {
@@ -101,6 +104,13 @@ void StepCommitter::CommitChunk(RequestState* request, const StepItem& chunk,
     logits = logits.subspan(logits.size() - vocab_size);
   }
   StartDecoding(request, logits);
+}
+
+void StepCommitter::CountAttention(Sequence* sequence) const {
+  if (sequence->state == nullptr) return;
+  const AttentionStats stats = sequence->state->stats();
+  RecordAttention(sequence->counted, stats, parts_.metrics);
+  sequence->counted = stats;
 }
 
 void StepCommitter::SendProgress(const RequestState& request) const {
@@ -159,8 +169,9 @@ void StepCommitter::StartDecoding(RequestState* request, absl::Span<const float>
     }
     return;
   }
-  Fork(request);
-  if (absl::Status status = CreateSamplers(request); !status.ok()) {
+  absl::Status status = Fork(request);
+  if (status.ok()) status = CreateSamplers(request);
+  if (!status.ok()) {
     End(request, std::move(status));
     return;
   }
@@ -170,16 +181,32 @@ void StepCommitter::StartDecoding(RequestState* request, absl::Span<const float>
   }
 }
 
-void StepCommitter::Fork(RequestState* request) {
-  const BlockTable& first = request->sequences[0].block_table;
+absl::Status StepCommitter::Fork(RequestState* request) {
+  Sequence& first = request->sequences[0];
+  const Footprint& footprint = request->footprint;
+  const int num_tokens = first.block_table.num_tokens;
   const int block_size = parts_.block_pool->layout().block_size;
-  for (Sequence& sequence : request->sequences) {
-    if (sequence.index == 0) continue;
-    sequence.block_table.num_tokens = first.num_tokens;
-    if (first.num_tokens % block_size == 0) continue;  // every block of the prompt is shared
-    const size_t partial = static_cast<size_t>(request->footprint.shared_blocks);
-    parts_.runner->CopyBlock(first.blocks[partial], sequence.block_table.blocks[partial]);
+  const bool has_partial_block = num_tokens % block_size != 0;
+  // A state block is partial, too, when some of its KV blocks are the fork's own.
+  const StateLayout state = parts_.runner->state_layout(request->request.attention);
+  const bool has_partial_state =
+      state.record_bytes > 0 && num_tokens % (block_size * state.kv_blocks()) != 0;
+  for (Sequence& fork : request->sequences) {
+    if (fork.index == 0) continue;
+    fork.block_table.num_tokens = num_tokens;
+    if (has_partial_block) {
+      const size_t partial = static_cast<size_t>(footprint.shared_blocks);
+      parts_.runner->CopyBlock(first.block_table.blocks[partial], fork.block_table.blocks[partial]);
+    }
+    if (has_partial_state) {
+      const size_t partial = static_cast<size_t>(footprint.shared_state_blocks);
+      parts_.runner->CopyBlock(first.block_table.state_blocks[partial],
+                               fork.block_table.state_blocks[partial]);
+    }
+    if (first.state == nullptr) continue;
+    ASSIGN_OR_RETURN(fork.state, parts_.runner->ForkState(*first.state));
   }
+  return absl::OkStatus();
 }
 
 absl::Status StepCommitter::CreateSamplers(RequestState* request) const {
@@ -277,6 +304,9 @@ FinishedOutput StepCommitter::MakeFinishedOutput(const Sequence& sequence,
   output.prompt_tokens = request.prompt_tokens();
   output.completion_tokens = request.scoring() ? 0 : sequence.num_new_tokens;
   output.seed = request.seed;
+  if (request.sparse()) {
+    output.attention = sequence.state == nullptr ? AttentionStats{} : sequence.state->stats();
+  }
   output.queue_time = (started ? request.start_time : now_) - request.arrival;
   if (started) {
     output.prefill_time = (prefilled ? request.prefill_end_time : now_) - request.start_time;
@@ -290,6 +320,7 @@ FinishedOutput StepCommitter::MakeFinishedOutput(const Sequence& sequence,
 
 void StepCommitter::Finish(Sequence* sequence, const StopEvent& stop) {
   RequestState* request = sequence->request;
+  CountAttention(sequence);
   FinishedOutput output = MakeFinishedOutput(*sequence, stop);
   if (request->stage != RequestState::Stage::kQueued) scheduler_->Release(sequence);
   sequence->finished = true;
@@ -334,6 +365,7 @@ void StepCommitter::Abort(RequestState* request, const absl::Status& reason) {
 }
 
 void StepCommitter::End(RequestState* request, absl::Status status) {
+  for (Sequence& sequence : request->sequences) CountAttention(&sequence);
   request->end = std::move(status);
   ended_.push_back(request);
 }

@@ -48,8 +48,11 @@ class StepCommitter {
                                       Workspace* workspace) const;
   void SampleDecode(const ScheduledStep& step);
 
+  // Tells the metrics what the sequence's attention has done since they were last told.
+  void CountAttention(Sequence* sequence) const;
+
   void StartDecoding(RequestState* request, absl::Span<const float> logits);
-  void Fork(RequestState* request);
+  absl::Status Fork(RequestState* request);
   absl::Status CreateSamplers(RequestState* request) const;
   void SendProgress(const RequestState& request) const;
   void SendPromptLogprobs(RequestState* request, const StepItem& chunk,

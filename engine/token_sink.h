@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "engine/attention_stats.h"
 
 namespace tokenbutler {
 
@@ -47,6 +49,7 @@ struct FinishedOutput {
   int completion_tokens = 0;
   int cached_tokens = 0;
   uint64_t seed = 0;
+  std::optional<AttentionStats> attention;  // unset when it was dense
   absl::Duration queue_time, prefill_time, time_to_first_token, decode_time;
 };
 

@@ -114,6 +114,91 @@ TEST(AdmissionTest, ALoweredDefaultCountsEveryCompletion) {
   }
 }
 
+// A runner whose policies keep two records per block, in units of a quarter of a block.
+class StateRunner : public ModelRunner {
+ public:
+  int vocab_size() const override { return 50; }
+  absl::Status Run(const StepPlan&) override { return absl::OkStatus(); }
+  absl::Span<const float> decode_logits(int) const override { return {}; }
+  absl::Span<const float> prefill_logits(int) const override { return {}; }
+  void CopyBlock(BlockId, BlockId) override {}
+  absl::Status CheckAttention(const AttentionParams& params) const override {
+    return params.Validate();
+  }
+  StateLayout state_layout(const AttentionParams& params) const override {
+    const size_t block_bytes = TestLimits().layout.block_bytes();
+    if (params.policy != AttentionPolicy::kSketch) return {};
+    return {.record_bytes = block_bytes / 3,
+            .num_layers = 1,
+            .num_kv_heads = 1,
+            .block_bytes = block_bytes};
+  }
+};
+
+TEST(AdmissionTest, StateBlocksAreChargedAndSharedWhenAllTheirBlocksAre) {
+  StateRunner runner;
+  AdmissionLimits limits = TestLimits();
+  limits.num_blocks = 100;
+  limits.runner = &runner;
+  GenerationRequest request = Prompt(70, 20);  // 4 full blocks of prompt; 89 rows are 6 blocks
+  request.sampling.n = 4;
+  request.attention.policy = AttentionPolicy::kSketch;
+  auto footprint = CheckAdmissible(request, limits);
+  ASSERT_TRUE(footprint.ok()) << footprint.status();
+  EXPECT_EQ(footprint->blocks_per_sequence, 6);
+  EXPECT_EQ(footprint->shared_blocks, 4);
+  EXPECT_EQ(footprint->state_blocks_per_sequence, 2);
+  EXPECT_EQ(footprint->shared_state_blocks, 1) << "the second holds a fork's own records";
+  EXPECT_EQ(footprint->total_blocks, 8 + 3 * (2 + 1));
+
+  request.attention.policy = AttentionPolicy::kStreamingLlm;  // keeps nothing
+  footprint = CheckAdmissible(request, limits);
+  EXPECT_EQ(footprint->state_blocks_per_sequence, 0);
+  EXPECT_EQ(footprint->total_blocks, 6 + 3 * 2);
+}
+
+TEST(AdmissionTest, WhatCannotFitForItsStateSaysSo) {
+  StateRunner runner;
+  AdmissionLimits limits = TestLimits();
+  limits.num_blocks = 7;
+  limits.runner = &runner;
+  GenerationRequest request = Prompt(70, 20);  // 6 blocks and 2 of state
+  EXPECT_TRUE(CheckAdmissible(request, limits).ok());
+  request.attention.policy = AttentionPolicy::kSketch;
+  const absl::Status status = CheckAdmissible(request, limits).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  const size_t block_bytes = limits.layout.block_bytes();
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr(std::to_string(8 * block_bytes)),
+                    HasSubstr(fmt::format("2 of them ({} bytes) for the state of attention.policy "
+                                          "\"sketch\"",
+                                          2 * block_bytes))));
+}
+
+TEST(AdmissionTest, ALoweredDefaultCountsStateBlocks) {
+  StateRunner runner;
+  AdmissionLimits limits = TestLimits();
+  limits.runner = &runner;
+  for (int n = 1; n <= 8; ++n) {
+    for (int prompt = 1; prompt < 100; ++prompt) {
+      GenerationRequest request = Prompt(prompt, 100);
+      request.attention.policy = AttentionPolicy::kSketch;
+      request.sampling.n = n;
+      request.fit_max_tokens = true;
+      const auto lowered = CheckAdmissible(request, limits);
+      request.fit_max_tokens = false;
+      request.max_tokens = 1;
+      ASSERT_EQ(lowered.ok(), CheckAdmissible(request, limits).ok()) << n << " x " << prompt;
+      if (!lowered.ok()) continue;
+      request.max_tokens = lowered->max_new_tokens;
+      EXPECT_TRUE(CheckAdmissible(request, limits).ok()) << n << " x " << prompt;
+      request.max_tokens += 1;
+      if (prompt + request.max_tokens > 100) continue;
+      EXPECT_FALSE(CheckAdmissible(request, limits).ok()) << "more would have fitted";
+    }
+  }
+}
+
 struct BadRequest {
   std::string name;
   void (*edit)(GenerationRequest*);

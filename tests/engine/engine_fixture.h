@@ -119,6 +119,7 @@ class EngineTest : public testing::Test {
     EXPECT_EQ(metrics.requests_waiting.Value(), 0);
     EXPECT_EQ(metrics.kv_host_used_bytes.Value(), 0);
     EXPECT_EQ(pool.num_free(), kNumBlocks);
+    EXPECT_EQ(runner.num_states(), 0);
   }
 
   EngineConfig config;

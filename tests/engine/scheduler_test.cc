@@ -75,6 +75,7 @@ class Driver {
   }
 
   const ScheduledStep& Step() {
+    scheduler_.Admit();
     const ScheduledStep& step = scheduler_.Schedule(now);
     EXPECT_LE(step.decode.size(), config_.max_num_seqs);
     EXPECT_EQ(step.decode.size(), step.plan.decode.size());

@@ -24,6 +24,31 @@ uint64_t NextHash(uint64_t before, int position, int32_t token) {
 
 }  // namespace
 
+class ScriptedRunner::State : public SequenceState {
+ public:
+  State(ScriptedRunner* runner, const AttentionParams& params) : runner_(runner), params_(params) {
+    ++runner->num_states_;
+  }
+  ~State() override { --runner_->num_states_; }
+
+  const AttentionParams& params() const { return params_; }
+  void Attend(int context_len) {
+    if (runner_->attend) {
+      runner_->attend(params_, context_len, &stats_);
+      return;
+    }
+    ++stats_.attended_lists;
+    stats_.attended_tokens += context_len;
+    stats_.context_tokens += context_len;
+  }
+  AttentionStats stats() const override { return stats_; }
+
+ private:
+  ScriptedRunner* const runner_;
+  const AttentionParams params_;
+  AttentionStats stats_;
+};
+
 ScriptedRunner::ScriptedRunner(const KvLayout& layout, int num_blocks, int vocab_size)
     : layout_(layout),
       vocab_size_(vocab_size),
@@ -47,7 +72,10 @@ absl::Status ScriptedRunner::Run(const StepPlan& plan) {
   logits_.clear();
   decode_.clear();
   prefill_.clear();
-  for (const StepItem& item : plan.decode) decode_.push_back(RunItem(item));
+  for (const StepItem& item : plan.decode) {
+    decode_.push_back(RunItem(item));
+    if (item.state != nullptr) static_cast<State*>(item.state)->Attend(item.start_position + 1);
+  }
   for (const StepItem& item : plan.prefill_chunks) prefill_.push_back(RunItem(item));
   return absl::OkStatus();
 }
@@ -58,8 +86,14 @@ ScriptedRunner::Rows ScriptedRunner::RunItem(const StepItem& item) {
   for (int i = 0; i < num_tokens; ++i) {
     const int position = item.start_position + i;
     const uint64_t before = position == 0 ? 0 : Row(*item.block_table, position - 1);
-    const uint64_t hash = NextHash(before, position, item.token_ids[i]);
+    uint64_t hash = NextHash(before, position, item.token_ids[i]);
     Row(*item.block_table, position) = hash;
+    if (item.state != nullptr) {
+      if ((position + 1) % layout_.block_size == 0) {
+        Record(*item.block_table, position / layout_.block_size) = hash;
+      }
+      if (!RecordsAreRight(*item.block_table, position + 1)) hash = Mix(hash);
+    }
     const bool wanted = item.logits == LogitsWanted::kAll ||
                         (item.logits == LogitsWanted::kLast && i == num_tokens - 1);
     if (!wanted) continue;
@@ -67,6 +101,44 @@ ScriptedRunner::Rows ScriptedRunner::RunItem(const StepItem& item) {
     ++rows.count;
   }
   return rows;
+}
+
+uint64_t& ScriptedRunner::Record(const BlockTable& table, int kv_block) {
+  const size_t block_size = static_cast<size_t>(layout_.block_size);
+  const size_t block = static_cast<size_t>(table.state_blocks.at(kv_block / block_size));
+  return rows_.at(block * block_size + kv_block % block_size);
+}
+
+bool ScriptedRunner::RecordsAreRight(const BlockTable& table, int num_tokens) {
+  for (int block = 0; block < num_tokens / layout_.block_size; ++block) {
+    const int last = (block + 1) * layout_.block_size - 1;
+    if (Record(table, block) != Row(table, last)) return false;
+  }
+  return true;
+}
+
+absl::Status ScriptedRunner::CheckAttention(const AttentionParams& params) const {
+  return params.Validate();
+}
+
+// As many records as a block has rows.
+StateLayout ScriptedRunner::state_layout(const AttentionParams& params) const {
+  if (!params.sparse()) return {};
+  return {.record_bytes = layout_.block_bytes() / static_cast<size_t>(layout_.block_size),
+          .num_layers = 1,
+          .num_kv_heads = 1,
+          .block_bytes = layout_.block_bytes()};
+}
+
+absl::StatusOr<std::unique_ptr<SequenceState>> ScriptedRunner::NewState(
+    const AttentionParams& params) {
+  if (before_state) RETURN_IF_ERROR(before_state(params));
+  return std::make_unique<State>(this, params);
+}
+
+absl::StatusOr<std::unique_ptr<SequenceState>> ScriptedRunner::ForkState(
+    const SequenceState& state) {
+  return NewState(static_cast<const State&>(state).params());
 }
 
 uint64_t& ScriptedRunner::Row(const BlockTable& table, int position) {

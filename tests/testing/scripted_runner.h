@@ -1,7 +1,9 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -16,6 +18,10 @@ namespace tokenbutler {
 // as attention would read it; logits are made from that hash. So they depend on the sequence's own
 // tokens only, and a row that was not written, was overwritten by another sequence or was not
 // copied at a fork shows as other tokens.
+//
+// Any sparse policy is taken and attends to everything. Its "state", one record per full KV block,
+// is a copy of the hash of the block's last token; a record that is wrong when a decode step reads
+// it shows as other tokens, too.
 class ScriptedRunner : public ModelRunner {
  public:
   // The token that gets the largest logit after `token` at `position`; -1: as the hash will have
@@ -37,6 +43,11 @@ class ScriptedRunner : public ModelRunner {
   std::function<absl::Status(const StepPlan&)> before_run;
   // Called on each row of logits of the token at `position`, last.
   std::function<void(int position, int32_t token, absl::Span<float> logits)> edit_logits;
+  // Called at each decode step of a sparse sequence: what its stats gain. Default: all tokens
+  // attended.
+  std::function<void(const AttentionParams& params, int context_len, AttentionStats* stats)> attend;
+  // Called before a state is made or forked; an error fails it.
+  std::function<absl::Status(const AttentionParams& params)> before_state;
   bool record = true;  // keep steps()
 
   int vocab_size() const override { return vocab_size_; }
@@ -44,6 +55,10 @@ class ScriptedRunner : public ModelRunner {
   absl::Span<const float> decode_logits(int item) const override { return View(decode_[item]); }
   absl::Span<const float> prefill_logits(int chunk) const override { return View(prefill_[chunk]); }
   void CopyBlock(BlockId from, BlockId to) override;
+  absl::Status CheckAttention(const AttentionParams& params) const override;
+  StateLayout state_layout(const AttentionParams& params) const override;
+  absl::StatusOr<std::unique_ptr<SequenceState>> NewState(const AttentionParams& params) override;
+  absl::StatusOr<std::unique_ptr<SequenceState>> ForkState(const SequenceState& state) override;
 
   // The logits that a sequence of these tokens has after its last one.
   std::vector<float> LogitsAfter(absl::Span<const int32_t> tokens) const;
@@ -57,8 +72,10 @@ class ScriptedRunner : public ModelRunner {
   std::vector<std::vector<ItemRecord>> steps() const;
   int num_steps() const;
   int num_block_copies() const;
+  int num_states() const { return num_states_; }  // that live
 
  private:
+  class State;
   struct Rows {  // of logits_
     size_t begin = 0, count = 0;
   };
@@ -68,6 +85,8 @@ class ScriptedRunner : public ModelRunner {
                                                 rows.count * static_cast<size_t>(vocab_size_));
   }
   uint64_t& Row(const BlockTable& table, int position);
+  uint64_t& Record(const BlockTable& table, int kv_block);
+  bool RecordsAreRight(const BlockTable& table, int num_tokens);
   Rows RunItem(const StepItem& item);
   void AppendLogits(uint64_t hash, int position, int32_t token, std::vector<float>* logits) const;
   void WaitForPermit();
@@ -75,7 +94,8 @@ class ScriptedRunner : public ModelRunner {
   const KvLayout layout_;
   const int vocab_size_;
   std::vector<uint64_t> rows_;  // [num_blocks * block_size]
-  std::vector<float> logits_;   // of the last plan
+  std::atomic<int> num_states_ = 0;
+  std::vector<float> logits_;  // of the last plan
   std::vector<Rows> decode_, prefill_;
 
   mutable Mutex mutex_;
