@@ -64,6 +64,25 @@ void SequenceAttention::BeginStep(const BlockTable& table, int context_len, bool
   store_.StateBases(table, state_blocks);
 }
 
+void SequenceAttention::AdoptRows(const BlockTable& table, absl::Span<const PrefillQueries> queries,
+                                  ComputePool* pool) {
+  const ModelConfig& config = *resources_.config;
+  std::vector<std::byte*> blocks, state_blocks;
+  BeginStep(table, table.num_tokens, /*is_decode=*/false, &blocks, &state_blocks);
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    ObservePrefill({.layout = &store_.layout(),
+                    .blocks = blocks,
+                    .state_layout = &state_layout_,
+                    .state_blocks = state_blocks,
+                    .layer = layer,
+                    .context_len = table.num_tokens,
+                    .group_size = config.group_size(),
+                    .softmax_scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim)),
+                    .pool = pool},
+                   queries.empty() ? PrefillQueries() : queries[layer]);
+  }
+}
+
 void SequenceAttention::EndStep() { resident_->EndStep(); }
 
 void SequenceAttention::AddLse(LayerContext* context) const {

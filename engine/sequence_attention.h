@@ -5,7 +5,9 @@
 #include <memory>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "base/buffer.h"
+#include "base/compute_pool.h"
 #include "base/status.h"
 #include "engine/selection/attention_params.h"
 #include "engine/selection/policies.h"
@@ -35,6 +37,11 @@ class SequenceAttention : public SequenceState {
                  std::vector<std::byte*>* blocks, std::vector<std::byte*>* state_blocks);
   // Every layer has run.
   void EndStep();
+
+  // Shows the policy rows that no step of this sequence wrote, all layers of all tokens that
+  // `table` holds. `queries`: those of the last tokens, one entry per layer; or empty.
+  void AdoptRows(const BlockTable& table, absl::Span<const PrefillQueries> queries,
+                 ComputePool* pool);
 
   // Starts what can be known of later layers from the hidden state that enters this one.
   void PredictAhead(LayerContext context, const float* residual, const void* normed);

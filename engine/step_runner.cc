@@ -175,6 +175,27 @@ absl::StatusOr<std::unique_ptr<SequenceState>> StepRunner::ForkState(const Seque
   return static_cast<const SequenceAttention&>(state).Fork();
 }
 
+absl::Status StepRunner::AdoptRows(const BlockTable& table,
+                                   absl::Span<const PrefillQueries> queries, SequenceState* state) {
+  const int64_t room = static_cast<int64_t>(table.blocks.size()) * kv_store_.layout().block_size;
+  if (table.num_tokens < 0 || table.num_tokens > room) {
+    return InvalidArgumentError("num_tokens is {}, must be in [0, {}], the room of the block table",
+                                table.num_tokens, room);
+  }
+  if (!queries.empty() && static_cast<int>(queries.size()) != config_.num_layers) {
+    return InvalidArgumentError("queries are those of {} layers, must be of none or of {}",
+                                queries.size(), config_.num_layers);
+  }
+  const ComputePool::StepScope in_step(pool_);
+  try {
+    static_cast<SequenceAttention*>(state)->AdoptRows(table, queries, &pool_);
+  } catch (const std::bad_alloc&) {
+    return ResourceExhaustedError("out of memory for what the policy keeps of {} tokens",
+                                  table.num_tokens);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status StepRunner::RunPrefill(const StepItem& chunk, float* logits) {
   const int num_rows = static_cast<int>(chunk.token_ids.size());
   RETURN_IF_ERROR(rows_->Reset(num_rows));

@@ -62,6 +62,16 @@ class StepRunner : public ModelRunner {
   absl::StatusOr<std::unique_ptr<SequenceState>> NewState(const AttentionParams& params) override;
   absl::StatusOr<std::unique_ptr<SequenceState>> ForkState(const SequenceState& state) override;
 
+  // Makes a new state that of a sequence whose first table.num_tokens tokens are written although
+  // no step ran them: rows shared with another sequence, or filled in by a benchmark. Builds what
+  // the policy derives from keys. `queries` [num_layers] are those of the last tokens as a prefill
+  // chunk would have them (token_selector.h); without them, policies that choose by the prompt's
+  // queries (snapkv, h2o) have seen none. REQUIRES: `state` is new, and of this runner.
+  // INVALID_ARGUMENT when the table has too few blocks or the number of queries is neither 0 nor
+  // num_layers; RESOURCE_EXHAUSTED when memory is short.
+  absl::Status AdoptRows(const BlockTable& table, absl::Span<const PrefillQueries> queries,
+                         SequenceState* state);
+
  private:
   StepRunner(ModelConfig config, ModelWeights weights, KvStore& kv_store, ComputePool& pool);
 

@@ -96,6 +96,37 @@ TEST_P(SparseDecodeTest, TheResultDoesNotDependOnTheChunksOfThePrefill) {
   }
 }
 
+// Rows that another sequence wrote: what the policy derives from them is the same.
+TEST_P(SparseDecodeTest, AdoptedRowsDecodeLikeOnesOfAnOwnPrefill) {
+  auto model = LoadTiny("qwen2-yarn", {.num_blocks = 512});
+  const AttentionParams params = Params(50);
+  BlockTable own = model->NewSequence(200, params);
+  const std::unique_ptr<SequenceState> own_state = model->NewState(params);
+  model->Prefill(own, Tokens(100, 1), 512, own_state.get());
+
+  BlockTable adopted = model->NewSequence(200, params);
+  model->Prefill(adopted, Tokens(100, 1), 512);  // dense, no state
+  const std::unique_ptr<SequenceState> adopted_state = model->NewState(params);
+  ASSERT_TRUE(model->runner().AdoptRows(adopted, {}, adopted_state.get()).ok());
+  EXPECT_EQ(model->Decode(adopted, Tokens(60, 2), adopted_state.get()),
+            model->Decode(own, Tokens(60, 2), own_state.get()));
+}
+
+TEST(AdoptRowsTest, RefusesWhatDoesNotFitTheSequence) {
+  auto model = LoadTiny("qwen2-yarn", {.num_blocks = 64});
+  const AttentionParams params{
+      .policy = AttentionPolicy::kExact, .token_budget = 50, .sink_tokens = 4, .local_window = 16};
+  BlockTable table = model->NewSequence(32, params);
+  const std::unique_ptr<SequenceState> state = model->NewState(params);
+  table.num_tokens = 33;
+  EXPECT_THAT(std::string(model->runner().AdoptRows(table, {}, state.get()).message()),
+              ::testing::HasSubstr("num_tokens is 33, must be in [0, 32]"));
+  table.num_tokens = 32;
+  const std::vector<PrefillQueries> queries(1);
+  EXPECT_THAT(std::string(model->runner().AdoptRows(table, queries, state.get()).message()),
+              ::testing::HasSubstr("queries are those of 1 layers"));
+}
+
 TEST(RecallProbeTest, TheOracleRecallsMoreThanRandomTokensAndAllTokensRecallAll) {
   LoadedRunner::Options options{.num_blocks = 512};
   options.runner.recall_probe_rate = 1;
