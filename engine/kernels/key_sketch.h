@@ -16,36 +16,45 @@ namespace tokenbutler {
 //
 //   key[t][c] ~ zero[c] + scale[c] * code[t][c]
 //
-// as KIVI (Liu et al. 2024) stores keys. Beside them lie, for each sub-block of 16 tokens, the mean
-// and the standard deviation of each channel in four bits, for scans that first rank sub-blocks.
-// With levels = 2^bits - 1:
+// as KIVI (Liu et al. 2024) stores keys. Beside them lie, for each sub-block s of 16 tokens, the
+// mean (four bits) and the standard deviation (two bits) of each channel, for scans that first rank
+// sub-blocks:
 //
-//   mean[s][c] ~ zero[c] + scale[c] * levels / 15 * mean_code[s][c]
-//   std[s][c]  ~ scale[c] * levels / 30 * std_code[s][c]
+//   mean[s][c] ~ zero[c] + scale[c] * mean_step * mean_code[s][c]
+//   std[s][c]  ~ scale[c] * std_step * std_code[s][c]
+//
+// On real keys, ranking by these is as good as by exact means and deviations.
 //
 // Parts of a record, each on cache lines of its own:
 //   scales, zeros  bf16 [padded_dim] each
-//   statistics     [block_size / 128, rounded up][padded_dim / 8] lines of 64 bytes: 16 lanes of 4
-//                  bytes, lane s < 8 the mean codes of sub-block s, lane 8 + s its std codes.
-//                  Nibble n (low first) of byte b of line i is channel 8 i + 4 n + b.
+//   statistics     of 8 sub-blocks at a time, the last group filled up: mean codes, then std codes;
+//                  lines of 64 bytes are 16 lanes of 4 bytes, lanes s and 8 + s of sub-block s.
+//                  Means: nibble n (low first) of byte b of lane 8 m + s of line i is channel
+//                  16 i + 8 m + 4 n + b. Deviations: of two bits n, channel 32 i + 16 m + 4 n + b.
 //   codes          [block_size / 16][padded_dim * bits / 32] lines of 64 bytes: lane j of 4 bytes
 //                  is token j of the sub-block. Field n (lowest bits first) of byte b of line i is
 //                  channel (32 / bits) i + 4 n + b.
 // So a lane is a token (no sum across lanes), and a sub-block's codes are whole cache lines.
 struct SketchLayout {
   int head_dim = 0;      // 16 ... 256, a multiple of 16
-  int block_size = 128;  // tokens; a multiple of 16
+  int block_size = 128;  // tokens; 16 ... kMaxBlockSize, a multiple of 16
   int bits = 2;          // 1, 2 or 4
 
   static constexpr int kSubBlockTokens = 16;
+  static constexpr int kMaxBlockSize = 1024;
 
   // Whether the values above are within their bounds; all else here REQUIRES it.
   bool IsValid() const;
 
   int levels() const { return (1 << bits) - 1; }  // the largest code
   int sub_blocks() const { return block_size / kSubBlockTokens; }
+  // In units of the scale. Two-level codes do not span the keys, so deviations may be larger.
+  float mean_step() const { return levels() / 15.0f; }
+  float std_step() const { return bits == 1 ? 1.0f / 3 : levels() / 9.0f; }
   // Channels, with those added that fill the last line of codes; scale, zero and codes are 0 there.
   int padded_dim() const { return bits == 1 ? (head_dim + 31) / 32 * 32 : head_dim; }
+
+  int statistics_dim() const { return (head_dim + 31) / 32 * 32; }
 
   // Byte offsets inside a record; all multiples of 64.
   size_t scales_offset() const { return 0; }
@@ -54,8 +63,12 @@ struct SketchLayout {
   size_t codes_offset() const { return statistics_offset() + statistics_bytes(); }
   size_t record_bytes() const { return codes_offset() + sub_blocks() * sub_block_bytes(); }
   // Sizes.
+  size_t means_bytes() const {
+    return static_cast<size_t>(statistics_dim()) * 4;
+  }  // of 8 sub-blocks
+  size_t deviations_bytes() const { return static_cast<size_t>(statistics_dim()) * 2; }
   size_t statistics_bytes() const {
-    return static_cast<size_t>((sub_blocks() + 7) / 8) * (padded_dim() / 8) * 64;
+    return (sub_blocks() + 7) / 8 * (means_bytes() + deviations_bytes());
   }
   size_t sub_block_bytes() const { return static_cast<size_t>(padded_dim()) * bits * 2; }
 

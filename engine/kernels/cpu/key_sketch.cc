@@ -1,23 +1,54 @@
 #include "engine/kernels/key_sketch.h"
 
+#include <algorithm>
+
+#include "engine/kernels/cpu/sketch_pass.h"
+
 namespace tokenbutler {
+namespace {
 
-void SketchKeys(const SketchKeysParams& p) { SketchKeysPlain(p); }
-
-void SketchScores(const SketchScoresParams& p, ComputePool& pool) {
-  pool.ParallelFor(static_cast<int>(p.heads.size()), [&](int head) {
-    SketchScoresParams one = p;
-    one.heads = p.heads.subspan(head, 1);
-    SketchScoresPlain(one);
+// Calls fn(pass, head, first, last) for pieces [first, last) of the blocks of each head's range.
+template <class Fn>
+void ForEachPiece(const SketchScoresParams& p, ComputePool& pool, const Fn& fn) {
+  const int task_blocks = SketchPass::TaskBlocks(p.layout);
+  const auto tasks_of = [&](const SketchScoresParams::Head& head) {
+    if (head.end <= head.begin) return 0;
+    return (head.end - 1) / p.layout.block_size / task_blocks + 1;
+  };
+  int max_tasks = 0;
+  for (const SketchScoresParams::Head& head : p.heads) {
+    max_tasks = std::max(max_tasks, tasks_of(head));
+  }
+  pool.ParallelFor(static_cast<int>(p.heads.size()) * max_tasks, [&](int task) {
+    const SketchScoresParams::Head& head = p.heads[task / max_tasks];
+    const int first = task % max_tasks * task_blocks, last = first + task_blocks;
+    if (task % max_tasks >= tasks_of(head) || last * p.layout.block_size <= head.begin) return;
+    SketchPass pass(p.layout, p.group_size, p.softmax_scale, head.keys, head.queries, head.lse,
+                    head.begin, head.end);
+    fn(pass, head, first, last);
   });
 }
 
+}  // namespace
+
+void SketchScores(const SketchScoresParams& p, ComputePool& pool) {
+  ForEachPiece(p, pool,
+               [](SketchPass& pass, const SketchScoresParams::Head& head, int first, int last) {
+                 pass.ScoreBlocks(first, last, [&](const SketchPass::Scores& batch) {
+                   const int position = batch.positions[0];
+                   const int begin = std::max(position, head.begin);
+                   const int end = std::min(position + batch.num_tiles * 16, head.end);
+                   std::copy(batch.scores + (begin - position), batch.scores + (end - position),
+                             head.scores + (begin - head.begin));
+                 });
+               });
+}
+
 void SketchEstimates(const SketchScoresParams& p, ComputePool& pool) {
-  pool.ParallelFor(static_cast<int>(p.heads.size()), [&](int head) {
-    SketchScoresParams one = p;
-    one.heads = p.heads.subspan(head, 1);
-    SketchEstimatesPlain(one);
-  });
+  ForEachPiece(p, pool,
+               [](SketchPass& pass, const SketchScoresParams::Head& head, int first, int last) {
+                 pass.Estimate(first, last, head.scores);
+               });
 }
 
 }  // namespace tokenbutler

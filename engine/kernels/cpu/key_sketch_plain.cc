@@ -56,20 +56,19 @@ void Put(std::byte* record, SketchCodePlace place, int code) {
 // One channel of one sub-block.
 void WriteStatistics(const SketchKeysParams& p, int sub_block, int channel) {
   const SketchLayout& layout = p.layout;
-  const float to_code = Reciprocal(SketchScale(layout, p.record, channel)) / layout.levels();
+  const float to_code = Reciprocal(SketchScale(layout, p.record, channel));
   const float zero = SketchZero(layout, p.record, channel);
   float sum = 0, squares = 0;
   for (int t = 0; t < 16; ++t) {
-    const float key = KeyElement(p, sub_block * 16 + t, channel) - zero;
+    const float key = (KeyElement(p, sub_block * 16 + t, channel) - zero) * to_code;
     sum += key;
     squares += key * key;
   }
   const float mean = sum / 16;
   const float std = std::sqrt(std::max(0.0f, squares / 16 - mean * mean));
-  Put(p.record, PlaceOfStatistic(layout, sub_block, 0, channel),
-      NearestCode(mean * to_code * 15, 15));
-  Put(p.record, PlaceOfStatistic(layout, sub_block, 8, channel),
-      NearestCode(std * to_code * 30, 15));
+  Put(p.record, PlaceOfMean(layout, sub_block, channel),
+      NearestCode(mean / layout.mean_step(), 15));
+  Put(p.record, PlaceOfStd(layout, sub_block, channel), NearestCode(std / layout.std_step(), 3));
 }
 
 float Dot(const float* query, const SketchLayout& layout, const std::byte* record, int token) {
@@ -108,7 +107,8 @@ float Pooled(const SketchScoresParams& p, const SketchScoresParams::Head& head,
 
 bool SketchLayout::IsValid() const {
   return head_dim >= 16 && head_dim <= 256 && head_dim % 16 == 0 && block_size >= 16 &&
-         block_size <= 4096 && block_size % 16 == 0 && (bits == 1 || bits == 2 || bits == 4);
+         block_size <= kMaxBlockSize && block_size % 16 == 0 &&
+         (bits == 1 || bits == 2 || bits == 4);
 }
 
 void SketchKeysPlain(const SketchKeysParams& p) {

@@ -1,0 +1,215 @@
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "engine/kernels/key_sketch.h"
+
+// The order of these matters to Highway.
+// clang-format off
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/kernels/cpu/sketch_keys.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace tokenbutler {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+// Sixteen lanes at most: head_dim is a multiple of that.
+using FloatTag = hn::CappedTag<float, 16>;
+using IntTag = hn::RebindToSigned<FloatTag>;
+
+constexpr int kMaxDim = 256;
+
+HWY_INLINE hn::Vec<FloatTag> LoadKeys(const float* p) { return hn::LoadU(FloatTag(), p); }
+
+HWY_INLINE hn::Vec<FloatTag> LoadKeys(const BF16* p) {
+  const FloatTag d;
+  const hn::RebindToUnsigned<FloatTag> du;
+  const hn::Rebind<uint16_t, FloatTag> du16;
+  const auto bits = hn::PromoteTo(du, hn::LoadU(du16, reinterpret_cast<const uint16_t*>(p)));
+  return hn::BitCast(d, hn::ShiftLeft<16>(bits));
+}
+
+HWY_INLINE hn::Vec<FloatTag> LoadKeys(const hwy::float16_t* p) {
+  const FloatTag d;
+  const hn::Rebind<hwy::float16_t, FloatTag> df16;
+  return hn::PromoteTo(d, hn::LoadU(df16, p));
+}
+
+template <class T>
+const T* Row(const SketchKeysParams& p, int token) {
+  return reinterpret_cast<const T*>(static_cast<const std::byte*>(p.keys) +
+                                    token * p.key_stride_bytes);
+}
+
+// What channels are rounded with.
+struct ChannelLevels {
+  alignas(64) float zeros[kMaxDim];
+  alignas(64) float to_code[kMaxDim];  // 1 / scale, or 0
+};
+
+// The lowest and the highest level of the channels [c, c + lanes).
+template <class T>
+HWY_INLINE void FindLevels(const SketchKeysParams& p, int c, float* lows, float* highs) {
+  const FloatTag d;
+  auto low = hn::Set(d, std::numeric_limits<float>::infinity());
+  auto high = hn::Neg(low), sum = hn::Zero(d);
+  for (int t = 0; t < p.layout.block_size; ++t) {
+    const auto keys = LoadKeys(Row<T>(p, t) + c);
+    low = hn::Min(low, keys);
+    high = hn::Max(high, keys);
+    sum = hn::Add(sum, keys);
+  }
+  if (p.layout.bits == 1) {
+    const auto size = hn::Set(d, static_cast<float>(p.layout.block_size));
+    const auto mean = hn::Div(sum, size);
+    auto deviations = hn::Zero(d);
+    for (int t = 0; t < p.layout.block_size; ++t) {
+      deviations = hn::Add(deviations, hn::Abs(hn::Sub(LoadKeys(Row<T>(p, t) + c), mean)));
+    }
+    low = hn::Sub(mean, hn::Div(deviations, size));
+    high = hn::Add(mean, hn::Div(deviations, size));
+  }
+  hn::StoreU(low, d, lows);
+  hn::StoreU(high, d, highs);
+}
+
+template <class T>
+void ChooseLevels(const SketchKeysParams& p, ChannelLevels* levels) {
+  const int lanes = static_cast<int>(hn::Lanes(FloatTag()));
+  auto* scales = reinterpret_cast<BF16*>(p.record + p.layout.scales_offset());
+  auto* zeros = reinterpret_cast<BF16*>(p.record + p.layout.zeros_offset());
+  float lows[16], highs[16];
+  for (int c = 0; c < p.layout.head_dim; c += lanes) {
+    FindLevels<T>(p, c, lows, highs);
+    for (int i = 0; i < lanes; ++i) {
+      float scale = (highs[i] - lows[i]) / p.layout.levels(), low = lows[i];
+      if (!std::isfinite(scale) || !std::isfinite(low)) scale = low = 0;
+      scales[c + i] = ToBF16(scale);
+      zeros[c + i] = ToBF16(low);
+      const float rounded = ToFloat(scales[c + i]);
+      const float inverse = rounded > 0 ? 1 / rounded : 0.0f;
+      levels->zeros[c + i] = ToFloat(zeros[c + i]);
+      levels->to_code[c + i] = std::isfinite(inverse) ? inverse : 0.0f;
+    }
+  }
+}
+
+HWY_INLINE void StoreCodes(hn::Vec<FloatTag> x, int max_code, uint8_t* out) {
+  const IntTag di;
+  const hn::Rebind<uint8_t, FloatTag> du8;
+  // Limited as integers: so NaN and infinity become codes too.
+  const auto code = hn::Min(hn::Max(hn::NearestInt(x), hn::Zero(di)), hn::Set(di, max_code));
+  hn::StoreU(hn::DemoteTo(du8, code), du8, out);
+}
+
+// Codes, one per byte, and statistics of a sub-block.
+struct SubBlockCodes {
+  uint8_t tokens[16][kMaxDim];
+  uint8_t means[kMaxDim];
+  uint8_t deviations[kMaxDim];
+};
+
+template <class T>
+void RoundSubBlock(const SketchKeysParams& p, const ChannelLevels& levels, int sub_block,
+                   SubBlockCodes* codes) {
+  const FloatTag d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  const auto highest = hn::Set(d, 2.0f * p.layout.levels());
+  for (int c = 0; c < p.layout.head_dim; c += lanes) {
+    const auto zero = hn::Load(d, levels.zeros + c), to_code = hn::Load(d, levels.to_code + c);
+    auto sum = hn::Zero(d), squares = hn::Zero(d);
+    for (int t = 0; t < 16; ++t) {
+      const auto x = hn::Mul(hn::Sub(LoadKeys(Row<T>(p, sub_block * 16 + t) + c), zero), to_code);
+      // Far outside, NearestInt() would overflow.
+      StoreCodes(hn::Min(x, highest), p.layout.levels(), codes->tokens[t] + c);
+      sum = hn::Add(sum, x);
+      squares = hn::Add(squares, hn::Mul(x, x));
+    }
+    const auto sixteenth = hn::Set(d, 1.0f / 16);
+    const auto mean = hn::Mul(sum, sixteenth);
+    const auto variance = hn::Sub(hn::Mul(squares, sixteenth), hn::Mul(mean, mean));
+    const auto deviation = hn::Sqrt(hn::Max(variance, hn::Zero(d)));
+    StoreCodes(hn::Div(mean, hn::Set(d, p.layout.mean_step())), 15, codes->means + c);
+    StoreCodes(hn::Div(deviation, hn::Set(d, p.layout.std_step())), 3, codes->deviations + c);
+  }
+}
+
+// Merges `fields` runs of four codes, `stride` bytes apart, into one run of four bytes.
+HWY_INLINE void PackFour(const uint8_t* codes, int fields, int bits, std::byte* out) {
+  uint32_t packed = 0;
+  for (int n = 0; n < fields; ++n) {
+    uint32_t word;
+    std::memcpy(&word, codes + n * 4, 4);
+    packed |= word << (n * bits);  // a code never reaches the next byte
+  }
+  std::memcpy(out, &packed, 4);
+}
+
+template <int kBits>
+void PackTokens(const SketchLayout& layout, const SubBlockCodes& codes, std::byte* out) {
+  constexpr int kLineChannels = 32 / kBits;
+  for (int t = 0; t < 16; ++t) {
+    for (int c = 0; c < layout.padded_dim(); c += kLineChannels) {
+      PackFour(codes.tokens[t] + c, 8 / kBits, kBits, out + c / kLineChannels * 64 + t * 4);
+    }
+  }
+}
+
+void PackStatistics(const SketchLayout& layout, const SubBlockCodes& codes, int lane,
+                    std::byte* means) {
+  std::byte* deviations = means + layout.means_bytes();
+  for (int c = 0; c < layout.statistics_dim(); c += 8) {
+    PackFour(codes.means + c, 2, 4, means + c / 16 * 64 + (c % 16 + lane) * 4);
+  }
+  for (int c = 0; c < layout.statistics_dim(); c += 16) {
+    PackFour(codes.deviations + c, 4, 2, deviations + c / 32 * 64 + (c % 32 / 16 * 8 + lane) * 4);
+  }
+}
+
+template <class T>
+void SketchKeysOf(const SketchKeysParams& p) {
+  const SketchLayout& layout = p.layout;
+  std::memset(p.record, 0, layout.codes_offset());
+  ChannelLevels levels;
+  ChooseLevels<T>(p, &levels);
+  SubBlockCodes codes;
+  std::memset(&codes, 0, sizeof(codes));  // beyond head_dim
+  const size_t group_bytes = layout.means_bytes() + layout.deviations_bytes();
+  for (int s = 0; s < layout.sub_blocks(); ++s) {
+    RoundSubBlock<T>(p, levels, s, &codes);
+    std::byte* out = p.record + layout.codes_offset() + s * layout.sub_block_bytes();
+    if (layout.bits == 1) PackTokens<1>(layout, codes, out);
+    if (layout.bits == 2) PackTokens<2>(layout, codes, out);
+    if (layout.bits == 4) PackTokens<4>(layout, codes, out);
+    PackStatistics(layout, codes, s % 8,
+                   p.record + layout.statistics_offset() + s / 8 * group_bytes);
+  }
+}
+
+void SketchKeysVectors(const SketchKeysParams& p) {
+  if (p.dtype == DType::kBF16) return SketchKeysOf<BF16>(p);
+  if (p.dtype == DType::kF16) return SketchKeysOf<hwy::float16_t>(p);
+  SketchKeysOf<float>(p);
+}
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace HWY_NAMESPACE
+}  // namespace tokenbutler
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tokenbutler {
+
+HWY_EXPORT(SketchKeysVectors);
+
+void SketchKeys(const SketchKeysParams& p) { HWY_DYNAMIC_DISPATCH(SketchKeysVectors)(p); }
+
+}  // namespace tokenbutler
+#endif  // HWY_ONCE

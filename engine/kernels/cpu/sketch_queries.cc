@@ -1,0 +1,178 @@
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include "engine/kernels/cpu/sketch_tiles.h"
+
+// The order of these matters to Highway.
+// clang-format off
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/kernels/cpu/sketch_queries.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace tokenbutler {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using FloatTag = hn::ScalableTag<float>;
+using IntTag = hn::RebindToSigned<FloatTag>;
+
+HWY_INLINE hn::Vec<FloatTag> LoadBf16(const BF16* p) {
+  const FloatTag d;
+  const hn::RebindToUnsigned<FloatTag> du;
+  const hn::Rebind<uint16_t, FloatTag> du16;
+  const auto bits = hn::PromoteTo(du, hn::LoadU(du16, reinterpret_cast<const uint16_t*>(p)));
+  return hn::BitCast(d, hn::ShiftLeft<16>(bits));
+}
+
+// The largest scale of each channel over the blocks.
+void LargestScales(const SketchLayout& layout, const std::byte* const* records, int num_blocks,
+                   float* largest) {
+  const FloatTag d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  for (int c = 0; c < layout.padded_dim(); c += lanes) {
+    auto v = hn::Zero(d);
+    for (int b = 0; b < num_blocks; ++b) {
+      v = hn::Max(v,
+                  LoadBf16(reinterpret_cast<const BF16*>(records[b] + layout.scales_offset()) + c));
+    }
+    hn::Store(v, d, largest + c);
+  }
+}
+
+// max_c |query[c]| * largest[c] / 127, and 0 where that is no use.
+float FactorOf(const float* query, const float* largest, int dim) {
+  const FloatTag d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  auto v = hn::Zero(d);
+  for (int c = 0; c < dim; c += lanes) {
+    v = hn::Max(v, hn::Abs(hn::Mul(hn::Load(d, query + c), hn::Load(d, largest + c))));
+  }
+  const float factor = hn::GetLane(hn::MaxOfLanes(d, v)) / 127;
+  return std::isfinite(1 / factor) && std::isfinite(factor) ? factor : 0.0f;
+}
+
+// One block and one head. With i = round(query * scale / factor) and L levels,
+//   sum_c query (zero + scale code) = sum_c query (zero + scale L / 2) + query scale (code - L / 2)
+//                                   ~ sum_c query centre - factor L / 2 sum_c i + factor sum_c i
+//                                   code
+// so that rounding does not shift a block's scores against other blocks'.
+template <bool kWithSquares>
+HWY_INLINE void RoundQuery(const float* HWY_RESTRICT query, const float* HWY_RESTRICT scaled,
+                           const float* HWY_RESTRICT scales, const float* HWY_RESTRICT centres,
+                           int dim, float shift, float lse, int8_t* HWY_RESTRICT codes,
+                           int8_t* HWY_RESTRICT squares, float* HWY_RESTRICT base) {
+  const FloatTag d;
+  const IntTag di;
+  const hn::Rebind<int8_t, FloatTag> di8;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  auto sum = hn::Zero(d);
+  auto code_sum = hn::Zero(di);
+  for (int c = 0; c < dim; c += lanes) {
+    const auto code = hn::NearestInt(hn::Mul(hn::Load(d, scaled + c), hn::Load(d, scales + c)));
+    hn::StoreU(hn::DemoteTo(di8, code), di8, codes + c);
+    code_sum = hn::Add(code_sum, code);
+    sum = hn::MulAdd(hn::Load(d, query + c), hn::Load(d, centres + c), sum);
+    if (kWithSquares) {
+      const auto square = hn::ShiftRight<7>(hn::Add(hn::Mul(code, code), hn::Set(di, 64)));
+      hn::StoreU(hn::DemoteTo(di8, square), di8, squares + c);
+    }
+  }
+  sum = hn::NegMulAdd(hn::ConvertTo(d, code_sum), hn::Set(d, shift), sum);
+  *base = hn::GetLane(hn::SumOfLanes(d, sum)) - lse;
+}
+
+void RoundQueriesVectors(const SketchLayout& layout, const SketchHeads& heads,
+                         const std::byte* const* records, int num_blocks, bool with_squares,
+                         RoundedQueries* rounded) {
+  const FloatTag d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  const int dim = layout.padded_dim();
+  alignas(64) float scales[kSketchMaxDim], centres[kSketchMaxDim];
+  alignas(64) float scaled[kSketchHeads][kSketchMaxDim];
+  float factors[kSketchHeads];
+  LargestScales(layout, records, num_blocks, scales);
+  for (int h = 0; h < heads.num_heads; ++h) {
+    factors[h] = FactorOf(heads.queries[h], scales, dim);
+    const auto inverse = hn::Set(d, factors[h] > 0 ? 1 / factors[h] : 0.0f);
+    for (int c = 0; c < dim; c += lanes) {
+      hn::Store(hn::Mul(hn::Load(d, heads.queries[h] + c), inverse), d, scaled[h] + c);
+    }
+  }
+  const float half = 0.5f * layout.levels();
+  for (int b = 0; b < num_blocks; ++b) {
+    const auto* block_scales = reinterpret_cast<const BF16*>(records[b] + layout.scales_offset());
+    const auto* block_zeros = reinterpret_cast<const BF16*>(records[b] + layout.zeros_offset());
+    for (int c = 0; c < dim; c += lanes) {
+      const auto scale = LoadBf16(block_scales + c);
+      hn::Store(scale, d, scales + c);
+      hn::Store(hn::MulAdd(scale, hn::Set(d, half), LoadBf16(block_zeros + c)), d, centres + c);
+    }
+    for (int h = 0; h < heads.num_heads; ++h) {
+      rounded->factors[b][h] = factors[h];
+      const auto round = with_squares ? RoundQuery<true> : RoundQuery<false>;
+      round(heads.queries[h], scaled[h], scales, centres, dim, factors[h] * half, heads.lse[h],
+            rounded->codes[b][h], rounded->squares[b][h], &rounded->bases[b][h]);
+    }
+  }
+}
+
+int CollectVectors(const float* scores, const int32_t* positions, int num_tiles, int begin, int end,
+                   float threshold, float* out_scores, int32_t* out_positions) {
+  const hn::CappedTag<float, 16> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  const auto limit = hn::Set(d, threshold);
+  const auto iota = hn::Iota(di, 0);
+  int count = 0;
+  for (int tile = 0; tile < num_tiles; ++tile, scores += 16) {
+    const int position = positions[tile];
+    if (HWY_UNLIKELY(position < begin || position + 16 > end)) {
+      for (int i = 0; i < 16; ++i) {
+        if (position + i < begin || position + i >= end || scores[i] < threshold) continue;
+        out_scores[count] = scores[i];
+        out_positions[count++] = position + i;
+      }
+      continue;
+    }
+    for (int i = 0; i < 16; i += lanes) {
+      const auto v = hn::Load(d, scores + i);
+      const auto kept = hn::Not(hn::Lt(v, limit));  // NaN too
+      hn::StoreU(hn::Compress(v, kept), d, out_scores + count);
+      hn::StoreU(hn::Compress(hn::Add(iota, hn::Set(di, position + i)), hn::RebindMask(di, kept)),
+                 di, out_positions + count);
+      count += static_cast<int>(hn::CountTrue(d, kept));
+    }
+  }
+  return count;
+}
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace HWY_NAMESPACE
+}  // namespace tokenbutler
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tokenbutler {
+
+HWY_EXPORT(RoundQueriesVectors);
+HWY_EXPORT(CollectVectors);
+
+void RoundQueries(const SketchLayout& layout, const SketchHeads& heads,
+                  const std::byte* const* records, int num_blocks, bool with_squares,
+                  RoundedQueries* rounded) {
+  HWY_DYNAMIC_DISPATCH(RoundQueriesVectors)
+  (layout, heads, records, num_blocks, with_squares, rounded);
+}
+
+int CollectAbove(const float* scores, const int32_t* positions, int num_tiles, int begin, int end,
+                 float threshold, float* out_scores, int32_t* out_positions) {
+  return HWY_DYNAMIC_DISPATCH(CollectVectors)(scores, positions, num_tiles, begin, end, threshold,
+                                              out_scores, out_positions);
+}
+
+}  // namespace tokenbutler
+#endif  // HWY_ONCE

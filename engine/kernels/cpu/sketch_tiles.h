@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/kernels/key_sketch.h"
+
+namespace tokenbutler {
+
+// What the scans of low-bit keys are made of. A *tile* is the codes of one sub-block: 16 tokens.
+
+// Query heads that go through a tile together; larger groups take several passes.
+constexpr int kSketchHeads = 8;
+// Blocks whose queries are rounded together.
+constexpr int kSketchBatchBlocks = 8;
+constexpr int kSketchMaxDim = 256;
+// The root of 128, the unit of RoundedQueries::squares.
+constexpr float kSketchRootOfSquareUnit = 11.3137085f;
+// Tiles that a kernel fetches ahead: entries of `tiles` beyond the last that must be readable.
+constexpr int kSketchTilesAhead = 16;
+
+// Up to kSketchHeads query heads, times softmax_scale, and their lse.
+struct SketchHeads {
+  int num_heads = 0;
+  alignas(
+      64) float queries[kSketchHeads][kSketchMaxDim];  // [num_heads][statistics_dim], padded with 0
+  float lse[kSketchHeads];
+};
+
+// These heads' queries times each block's scales, rounded to int8:
+//   logit[t] - lse = factor * sum_c codes[c] * code[t][c] + base
+struct RoundedQueries {
+  // [block][head][statistics_dim]; 0 beyond head_dim
+  alignas(64) int8_t codes[kSketchBatchBlocks][kSketchHeads][kSketchMaxDim];
+  // codes^2 / 128, rounded; only when asked for.
+  alignas(64) int8_t squares[kSketchBatchBlocks][kSketchHeads][kSketchMaxDim];
+  float factors[kSketchBatchBlocks][kSketchHeads];
+  float bases[kSketchBatchBlocks][kSketchHeads];
+};
+
+// Rounds for `num_blocks` <= kSketchBatchBlocks records. One factor per head serves all of them.
+void RoundQueries(const SketchLayout& layout, const SketchHeads& heads,
+                  const std::byte* const* records, int num_blocks, bool with_squares,
+                  RoundedQueries* rounded);
+
+// Scores that are not below `threshold`, NaN included, and what positions they have, in order:
+// tile i holds positions [positions[i], positions[i] + 16), of which those within [begin, end)
+// count. The outputs have room for 16 more than are written. Returns how many.
+int CollectAbove(const float* scores, const int32_t* positions, int num_tiles, int begin, int end,
+                 float threshold, float* out_scores, int32_t* out_positions);
+
+// Some tiles of each of up to kSketchBatchBlocks blocks, one after the other.
+struct SketchTiles {
+  int padded_dim = 0;
+  int bits = 0;
+  int num_heads = 0;
+  int num_blocks = 0;
+  const int* tiles_of_block = nullptr;      // [num_blocks]
+  const std::byte* const* tiles = nullptr;  // [sum of tiles_of_block + kSketchTilesAhead]
+  const RoundedQueries* queries = nullptr;
+  bool accumulate = false;  // scores become the maximum of themselves and the new ones
+  float* scores =
+      nullptr;  // [16 * (sum of tiles_of_block + 1)], 64-byte aligned; the last is scratch
+};
+void ScoreTilesPortable(const SketchTiles& tiles);
+void ScoreTilesAvx2(const SketchTiles& tiles);  // REQUIRES: KernelTarget() >= kAvx2
+void ScoreTilesVnni(const SketchTiles& tiles);  // REQUIRES: HasVnni()
+// AVX-512 VNNI (vpdpbusd) is there, which no CpuTarget tells.
+bool HasVnni();
+
+// The estimates (see SketchEstimates) of the first `num_blocks` records' sub-blocks.
+struct SketchStatistics {
+  const SketchLayout* layout = nullptr;
+  int num_heads = 0;
+  int num_blocks = 0;
+  const std::byte* const* records = nullptr;  // [num_blocks]
+  const RoundedQueries* queries = nullptr;    // with squares
+  bool accumulate = false;
+  float* estimates = nullptr;  // [num_blocks * sub_blocks]
+};
+void EstimateSubBlocksPortable(const SketchStatistics& statistics);
+void EstimateSubBlocksAvx2(const SketchStatistics& statistics);
+void EstimateSubBlocksVnni(const SketchStatistics& statistics);
+
+}  // namespace tokenbutler

@@ -1,0 +1,302 @@
+#include "engine/kernels/key_sketch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "engine/kernels/cpu/sketch_codes.h"
+#include "engine/kernels/top_k.h"
+#include "gtest/gtest.h"
+#include "tests/engine/kernels/sketch_testing.h"
+
+namespace tokenbutler {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+using KeySketchTest = KernelTest;
+INSTANTIATE_TEST_SUITE_P(Targets, KeySketchTest, testing::ValuesIn(RunnableTargets()),
+                         TargetTestName);
+
+TEST(SketchLayoutTest, ValidLayouts) {
+  EXPECT_TRUE((SketchLayout{.head_dim = 64}).IsValid());
+  EXPECT_TRUE((SketchLayout{.head_dim = 256, .block_size = 1024, .bits = 4}).IsValid());
+  EXPECT_TRUE((SketchLayout{.head_dim = 32, .block_size = 16, .bits = 1}).IsValid());
+  EXPECT_TRUE((SketchLayout{.head_dim = 16}).IsValid());
+  EXPECT_FALSE((SketchLayout{.head_dim = 8}).IsValid());
+  EXPECT_FALSE((SketchLayout{.head_dim = 72}).IsValid());
+  EXPECT_FALSE((SketchLayout{.head_dim = 272}).IsValid());
+  EXPECT_FALSE((SketchLayout{.head_dim = 64, .block_size = 24}).IsValid());
+  EXPECT_FALSE((SketchLayout{.head_dim = 64, .block_size = 2048}).IsValid());
+  EXPECT_FALSE((SketchLayout{.head_dim = 64, .bits = 3}).IsValid());
+}
+
+// 16 bytes of codes a token, 2 of scales and zeros, 3 of statistics.
+TEST(SketchLayoutTest, SizesOfARecord) {
+  const SketchLayout layout{.head_dim = 64};
+  EXPECT_EQ(layout.statistics_offset(), 256u);
+  EXPECT_EQ(layout.codes_offset(), 256u + 384u);
+  EXPECT_EQ(layout.sub_block_bytes(), 256u);
+  EXPECT_EQ(layout.record_bytes(), 21u * 128u);
+  for (const int bits : {1, 2, 4}) {
+    for (int head_dim = 32; head_dim <= 256; head_dim += 16) {
+      const SketchLayout any{.head_dim = head_dim, .bits = bits};
+      EXPECT_EQ(any.codes_offset() % 64, 0u);
+      EXPECT_EQ(any.sub_block_bytes() % 64, 0u);
+      EXPECT_EQ(any.record_bytes() % 64, 0u);
+    }
+  }
+}
+
+struct Sketches {
+  AlignedBytes fast, plain;
+};
+
+Sketches SketchBoth(const SketchLayout& layout, const std::vector<float>& values, DType dtype) {
+  const std::vector<std::byte> keys = Narrow(values, dtype);
+  Sketches records{AlignedBytes(layout.record_bytes()), AlignedBytes(layout.record_bytes())};
+  SketchKeysParams params = {.layout = layout,
+                             .keys = keys.data(),
+                             .dtype = dtype,
+                             .key_stride_bytes = layout.head_dim * DTypeBytes(dtype),
+                             .record = records.fast.data()};
+  SketchKeys(params);
+  params.record = records.plain.data();
+  SketchKeysPlain(params);
+  return records;
+}
+
+// Scales, zeros and codes are the same bytes; statistics are sums in another order, so that a code
+// may be the next one.
+void ExpectSameRecord(const SketchLayout& layout, Sketches& records) {
+  std::byte *fast = records.fast.data(), *plain = records.plain.data();
+  ASSERT_EQ(std::memcmp(fast, plain, layout.statistics_offset()), 0);
+  ASSERT_EQ(std::memcmp(fast + layout.codes_offset(), plain + layout.codes_offset(),
+                        layout.record_bytes() - layout.codes_offset()),
+            0);
+  for (size_t at = layout.statistics_offset(); at < layout.codes_offset(); ++at) {
+    const int a = std::to_integer<int>(fast[at]), b = std::to_integer<int>(plain[at]);
+    const bool is_mean =
+        (at - layout.statistics_offset()) % (layout.means_bytes() + layout.deviations_bytes()) <
+        layout.means_bytes();
+    const int bits = is_mean ? 4 : 2;
+    for (int shift = 0; shift < 8; shift += bits) {
+      const int mask = (1 << bits) - 1;
+      ASSERT_NEAR(a >> shift & mask, b >> shift & mask, 1) << "statistics byte " << at;
+    }
+  }
+}
+
+TEST_P(KeySketchTest, RecordEqualsPlain) {
+  for (const int bits : {1, 2, 4}) {
+    for (const int head_dim : {16, 32, 64, 80, 96, 128, 256}) {
+      for (const int block_size : {16, 48, 128, 256}) {
+        SCOPED_TRACE(testing::Message() << bits << " bits, " << head_dim << " x " << block_size);
+        const SketchLayout layout{.head_dim = head_dim, .block_size = block_size, .bits = bits};
+        const std::vector<float> keys = RandomFloats(size_t(head_dim) * block_size, 1, 4.0f);
+        for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+          Sketches records = SketchBoth(layout, keys, dtype);
+          ExpectSameRecord(layout, records);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(KeySketchTest, CodesAreNearestAndStatisticsAreRight) {
+  for (const int bits : {2, 4}) {
+    const SketchLayout layout{.head_dim = 64, .bits = bits};
+    const std::vector<float> keys = RandomFloats(64 * 128, 5);
+    Sketches records = SketchBoth(layout, keys, DType::kBF16);
+    const std::byte* record = records.fast.data();
+    for (int c = 0; c < 64; ++c) {
+      const float scale = SketchScale(layout, record, c), zero = SketchZero(layout, record, c);
+      for (int t = 0; t < 128; ++t) {
+        const float key = ToFloat(ToBF16(keys[t * 64 + c]));
+        ASSERT_NEAR(zero + scale * SketchCode(layout, record, t, c), key, scale * 0.52f);
+      }
+      for (int s = 0; s < 8; ++s) {
+        double sum = 0, squares = 0;
+        for (int t = s * 16; t < s * 16 + 16; ++t) sum += keys[t * 64 + c] / 16;
+        for (int t = s * 16; t < s * 16 + 16; ++t) {
+          squares += (keys[t * 64 + c] - sum) * (keys[t * 64 + c] - sum) / 16;
+        }
+        const float range = scale * layout.levels();
+        ASSERT_NEAR(SketchMean(layout, record, s, c), sum, range / 28);
+        ASSERT_NEAR(SketchStd(layout, record, s, c), std::min(std::sqrt(squares), range / 3.0),
+                    range / 17);
+      }
+    }
+  }
+}
+
+// A channel of one value is exact, and one of garbage spoils no other.
+TEST_P(KeySketchTest, ConstantAndBrokenChannels) {
+  for (const int bits : {1, 2, 4}) {
+    const SketchLayout layout{.head_dim = 32, .bits = bits};
+    std::vector<float> keys = RandomFloats(32 * 128, 6);
+    for (int t = 0; t < 128; ++t) {
+      keys[t * 32 + 3] = 1.5f;
+      keys[t * 32 + 4] = 0;
+      keys[t * 32 + 5] = t % 2 == 0 ? 3e38f : -3e38f;
+      keys[t * 32 + 6] = std::ldexp(1.0f, -140) * t;
+    }
+    const Sketches whole = SketchBoth(layout, keys, DType::kF32);
+    for (int t = 0; t < 128; t += 7) {
+      keys[t * 32 + 9] = kInf;
+      keys[t * 32 + 10] = NAN;
+      keys[t * 32 + 11] = -kInf;
+    }
+    Sketches broken = SketchBoth(layout, keys, DType::kF32);
+    const std::byte* record = broken.fast.data();
+    const std::byte* expected = const_cast<Sketches&>(whole).fast.data();
+    for (int c = 0; c < 32; ++c) {
+      ASSERT_TRUE(std::isfinite(SketchScale(layout, record, c))) << c;
+      ASSERT_TRUE(std::isfinite(SketchZero(layout, record, c))) << c;
+      if (c >= 9 && c <= 11) continue;
+      for (int t = 0; t < 128; ++t) {
+        ASSERT_EQ(SketchCode(layout, record, t, c), SketchCode(layout, expected, t, c))
+            << "token " << t << " channel " << c;
+      }
+    }
+    for (int t = 0; t < 128; ++t) {
+      ASSERT_FLOAT_EQ(SketchZero(layout, record, 3) +
+                          SketchScale(layout, record, 3) * SketchCode(layout, record, t, 3),
+                      1.5f);
+    }
+  }
+}
+
+// Scores and estimates of all heads of a case, by the fast and the plain function.
+struct BothScores {
+  std::vector<std::vector<float>> fast, plain;  // [head][...]
+};
+
+BothScores ScoreBoth(const SketchCase& c, int begin, int end, bool estimates,
+                     bool with_lse = true) {
+  BothScores both;
+  const int n = estimates ? (end + 15) / 16 - begin / 16 : end - begin;
+  both.fast.assign(c.num_heads, std::vector<float>(n, NAN));
+  both.plain = both.fast;
+  std::vector<SketchScoresParams::Head> heads;
+  for (int h = 0; h < c.num_heads; ++h) {
+    heads.push_back({.keys = c.sketched[h],
+                     .queries = c.queries[h].data(),
+                     .lse = with_lse ? c.lse[h].data() : nullptr,
+                     .begin = begin,
+                     .end = end,
+                     .scores = both.fast[h].data()});
+  }
+  const SketchScoresParams params = {.layout = c.layout,
+                                     .group_size = c.group_size,
+                                     .softmax_scale = c.softmax_scale,
+                                     .heads = heads};
+  ComputePool pool(2);
+  estimates ? SketchEstimates(params, pool) : SketchScores(params, pool);
+  for (int h = 0; h < c.num_heads; ++h) heads[h].scores = both.plain[h].data();
+  estimates ? SketchEstimatesPlain(params) : SketchScoresPlain(params);
+  return both;
+}
+
+// Queries rounded to int8 move a score by a small part of the scores' range.
+void ExpectNearPlain(const BothScores& both, float part_of_range) {
+  for (size_t h = 0; h < both.fast.size(); ++h) {
+    if (both.plain[h].empty()) continue;
+    const auto [low, high] = std::minmax_element(both.plain[h].begin(), both.plain[h].end());
+    const float tolerance = part_of_range * std::max(*high - *low, 2.0f);
+    for (size_t i = 0; i < both.fast[h].size(); ++i) {
+      ASSERT_NEAR(both.fast[h][i], both.plain[h][i], tolerance) << "head " << h << " at " << i;
+    }
+  }
+}
+
+TEST_P(KeySketchTest, ScoresEqualPlainForEveryShape) {
+  for (const int bits : {1, 2, 4}) {
+    for (const int head_dim : {16, 32, 64, 80, 96, 128}) {
+      for (const int block_size : {16, 48, 128}) {
+        SCOPED_TRACE(testing::Message() << bits << " bits, " << head_dim << " x " << block_size);
+        const SketchCase c({.head_dim = head_dim, .block_size = block_size, .bits = bits}, 1500, 3);
+        ExpectNearPlain(ScoreBoth(c, 0, 1500, false), 0.03f);
+        ExpectNearPlain(ScoreBoth(c, 0, 1500, true), 0.03f);
+      }
+    }
+  }
+}
+
+TEST_P(KeySketchTest, ScoresEqualPlainForEveryGroup) {
+  for (const int group_size : {1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 64}) {
+    SCOPED_TRACE(testing::Message() << "group " << group_size);
+    const SketchCase c({.head_dim = 64}, 700, group_size, 1);
+    ExpectNearPlain(ScoreBoth(c, 0, 700, false), 0.03f);
+    ExpectNearPlain(ScoreBoth(c, 0, 700, true), 0.03f);
+    ExpectNearPlain(ScoreBoth(c, 0, 700, false, /*with_lse=*/false), 0.03f);
+  }
+}
+
+TEST_P(KeySketchTest, ScoresEqualPlainForEverySpan) {
+  const SketchCase c({.head_dim = 32}, 20000, 2);
+  for (const int begin : {0, 1, 16, 127, 128, 9000}) {
+    for (const int end : {9001, 9008, 9088, 16383, 20000}) {
+      SCOPED_TRACE(testing::Message() << begin << " to " << end);
+      ExpectNearPlain(ScoreBoth(c, begin, end, false), 0.03f);
+      ExpectNearPlain(ScoreBoth(c, begin, end, true), 0.03f);
+    }
+  }
+  ExpectNearPlain(ScoreBoth(c, 5, 5, false), 0.03f);
+}
+
+// What selection is about: the same tokens come out on top.
+TEST_P(KeySketchTest, TopTokensAreThoseOfPlain) {
+  for (const int bits : {1, 2, 4}) {
+    const SketchCase c({.head_dim = 64, .bits = bits}, 12800, 3, 8, 1);
+    const BothScores both = ScoreBoth(c, 0, 12800, false);
+    constexpr int kTop = 384;
+    std::vector<int32_t> fast(kTop + 16), plain(kTop + 16), common;
+    TopK(both.fast[0].data(), 12800, kTop, fast.data());
+    TopK(both.plain[0].data(), 12800, kTop, plain.data());
+    std::set_intersection(fast.begin(), fast.begin() + kTop, plain.begin(), plain.begin() + kTop,
+                          std::back_inserter(common));
+    EXPECT_GE(common.size(), kTop * 0.98) << bits << " bits";
+  }
+}
+
+TEST_P(KeySketchTest, HugeAndBrokenQueriesDoNoHarm) {
+  SketchCase c({.head_dim = 64}, 256, 3);
+  c.queries[0].assign(c.queries[0].size(), 0.0f);
+  c.queries[1].assign(c.queries[1].size(), 1e30f);
+  BothScores both = ScoreBoth(c, 0, 256, false);
+  for (const float score : both.fast[0]) {
+    ASSERT_NEAR(score, -*std::min_element(c.lse[0].begin(), c.lse[0].end()), 1e-5f);
+  }
+  c.queries[0][5] = NAN;
+  c.queries[1][7] = kInf;
+  ScoreBoth(c, 0, 256, false);
+  ScoreBoth(c, 0, 256, true);
+}
+
+TEST_P(KeySketchTest, ThreadsDoNotChangeScores) {
+  const SketchCase c({.head_dim = 64}, 40000, 3, 8, 1);
+  std::vector<float> one(39000), many(39000);
+  SketchScoresParams::Head head = {.keys = c.sketched[0],
+                                   .queries = c.queries[0].data(),
+                                   .begin = 777,
+                                   .end = 39777,
+                                   .scores = one.data()};
+  const SketchScoresParams params = {.layout = c.layout,
+                                     .group_size = c.group_size,
+                                     .softmax_scale = c.softmax_scale,
+                                     .heads = absl::MakeConstSpan(&head, 1)};
+  ComputePool one_thread(1);
+  SketchScores(params, one_thread);
+  head.scores = many.data();
+  for (const int num_threads : {2, 3}) {
+    ComputePool pool(num_threads);
+    SketchScores(params, pool);
+    ASSERT_EQ(many, one);
+  }
+}
+
+}  // namespace
+}  // namespace tokenbutler

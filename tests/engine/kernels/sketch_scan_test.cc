@@ -1,0 +1,311 @@
+#include "engine/kernels/sketch_scan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "engine/kernels/top_k.h"
+#include "gtest/gtest.h"
+#include "tests/engine/kernels/sketch_testing.h"
+
+namespace tokenbutler {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// A scan of a case's heads, with room for the results.
+class ScanOf {
+ public:
+  struct Range {
+    int begin, end, k;
+  };
+
+  // `ranges`: of each head, repeated as needed.
+  ScanOf(const SketchCase& c, std::vector<Range> ranges, float scan_fraction = 1) {
+    params.layout = c.layout;
+    params.group_size = c.group_size;
+    params.softmax_scale = c.softmax_scale;
+    params.scan_fraction = scan_fraction;
+    tokens_.resize(c.num_heads);
+    scores_.resize(c.num_heads);
+    for (int h = 0; h < c.num_heads; ++h) {
+      const Range range = ranges[h % ranges.size()];
+      tokens_[h].assign(std::max(0, range.k) + 16, -1);
+      scores_[h].assign(std::max(0, range.k), kNan);
+      heads.push_back({.keys = c.sketched[h],
+                       .queries = c.queries[h].data(),
+                       .lse = c.lse[h].data(),
+                       .begin = range.begin,
+                       .end = range.end,
+                       .k = range.k,
+                       .tokens = tokens_[h].data(),
+                       .scores = scores_[h].data()});
+    }
+    params.heads = absl::MakeSpan(heads);
+    workspace_ = std::make_unique<AlignedBytes>(SketchScanWorkspaceBytes(heads));
+    params.workspace = workspace_->data();
+  }
+
+  void Run(int num_threads = 2) {
+    ComputePool pool(num_threads);
+    SketchScan(params, pool);
+  }
+
+  std::vector<int32_t> tokens(int h) const {
+    return {tokens_[h].begin(), tokens_[h].begin() + heads[h].num_selected};
+  }
+  std::vector<float> scores(int h) const {
+    return {scores_[h].begin(), scores_[h].begin() + heads[h].num_selected};
+  }
+
+  SketchScanParams params;
+  std::vector<SketchScanParams::Head> heads;
+
+ private:
+  std::vector<std::vector<int32_t>> tokens_;
+  std::vector<std::vector<float>> scores_;
+  std::unique_ptr<AlignedBytes> workspace_;
+};
+
+// What a scan is to be equal to: all scores, or estimates, of one head.
+std::vector<float> AllScores(const SketchCase& c, int h, int begin, int end, bool estimates) {
+  std::vector<float> scores(std::max(0, estimates ? (end + 15) / 16 - begin / 16 : end - begin));
+  SketchScoresParams::Head head = {.keys = c.sketched[h],
+                                   .queries = c.queries[h].data(),
+                                   .lse = c.lse[h].data(),
+                                   .begin = begin,
+                                   .end = end,
+                                   .scores = scores.data()};
+  const SketchScoresParams params = {.layout = c.layout,
+                                     .group_size = c.group_size,
+                                     .softmax_scale = c.softmax_scale,
+                                     .heads = absl::MakeConstSpan(&head, 1)};
+  ComputePool pool(1);
+  estimates ? SketchEstimates(params, pool) : SketchScores(params, pool);
+  return scores;
+}
+
+std::vector<int32_t> Best(const std::vector<float>& scores, int k) {
+  const int n = static_cast<int>(scores.size());
+  std::vector<int32_t> indices(std::min(k, n) + 16);
+  indices.resize(TopK(scores.data(), n, k, indices.data()));
+  return indices;
+}
+
+void ExpectEqualsScoresAndTopK(const SketchCase& c, const ScanOf& scan) {
+  for (int h = 0; h < c.num_heads; ++h) {
+    const SketchScanParams::Head& head = scan.heads[h];
+    const std::vector<float> scores = AllScores(c, h, head.begin, head.end, false);
+    std::vector<int32_t> expected = Best(scores, head.k);
+    std::vector<float> expected_scores;
+    for (int32_t& token : expected) {
+      expected_scores.push_back(scores[token]);
+      token += head.begin;
+    }
+    ASSERT_EQ(scan.tokens(h), expected) << "head " << h;
+    ASSERT_EQ(scan.scores(h), expected_scores) << "head " << h;
+  }
+}
+
+double CommonPart(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
+  std::vector<int32_t> common;
+  std::set_intersection(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(common));
+  return static_cast<double>(common.size()) / std::max<size_t>(1, a.size());
+}
+
+using SketchScanTest = KernelTest;
+INSTANTIATE_TEST_SUITE_P(Targets, SketchScanTest, testing::ValuesIn(RunnableTargets()),
+                         TargetTestName);
+
+TEST_P(SketchScanTest, EqualsScoresAndTopK) {
+  for (const int block_size : {16, 48, 128}) {
+    const SketchCase c({.head_dim = 32, .block_size = block_size}, 20000, 3);
+    for (const int begin : {0, 5, 128, 8200}) {
+      for (const int end : {8201, 12345, 20000}) {
+        SCOPED_TRACE(testing::Message() << begin << " to " << end << " of blocks " << block_size);
+        ScanOf scan(c, {{begin, end, 300}, {begin, end, 7}});
+        scan.Run();
+        ExpectEqualsScoresAndTopK(c, scan);
+        scan.Run();  // with thresholds of the first
+        ExpectEqualsScoresAndTopK(c, scan);
+      }
+    }
+  }
+}
+
+TEST_P(SketchScanTest, HeadsOfDifferentRanges) {
+  const SketchCase c({.head_dim = 64}, 30000, 2, 4, 5);
+  ScanOf scan(c,
+              {{0, 30000, 500}, {100, 90, 10}, {3000, 3010, 20}, {29990, 30000, 0}, {7, 23, 16}});
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    scan.Run(3);
+    for (const int h : {0, 2, 3, 4}) {
+      ASSERT_EQ(scan.heads[h].num_selected,
+                std::min(scan.heads[h].k, scan.heads[h].end - scan.heads[h].begin));
+    }
+    ASSERT_EQ(scan.heads[1].num_selected, 0);
+    scan.heads[1].begin = scan.heads[1].end = 90;
+    ExpectEqualsScoresAndTopK(c, scan);
+  }
+}
+
+TEST_P(SketchScanTest, NoThresholdChangesTheResult) {
+  const SketchCase c({.head_dim = 64}, 20000, 3, 4, 1);
+  for (const float threshold : {kNan, -kInf, -1e30f, -1.0f, 0.0f, 2.0f, 4.0f, 1e30f, kInf}) {
+    SCOPED_TRACE(threshold);
+    ScanOf scan(c, {{10, 19990, 600}});
+    scan.heads[0].threshold = threshold;
+    scan.Run();
+    ExpectEqualsScoresAndTopK(c, scan);
+    const std::vector<float> scores = scan.scores(0);
+    EXPECT_LT(scan.heads[0].threshold, *std::min_element(scores.begin(), scores.end()));
+  }
+}
+
+// The next step's threshold lets a few times k scores pass, not nearly all and not too few.
+TEST_P(SketchScanTest, ThresholdLetsAFewTimesKPass) {
+  const SketchCase c({.head_dim = 64}, 20000, 3, 4, 1);
+  for (const int k : {50, 400, 2000}) {
+    ScanOf scan(c, {{0, 20000, k}});
+    scan.Run();
+    const std::vector<float> scores = AllScores(c, 0, 0, 20000, false);
+    const auto passed = std::count_if(scores.begin(), scores.end(), [&](float score) {
+      return score >= scan.heads[0].threshold;
+    });
+    EXPECT_GT(passed, 1.2 * k) << k;
+    EXPECT_LT(passed, 5 * k) << k;
+  }
+}
+
+TEST_P(SketchScanTest, ThreadsDoNotChangeTheResult) {
+  const SketchCase c({.head_dim = 64}, 40000, 3);
+  for (const float fraction : {1.0f, 0.25f}) {
+    ScanOf one(c, {{100, 39000, 1000}}, fraction);
+    one.Run(1);
+    for (const int num_threads : {2, 3}) {
+      ScanOf many(c, {{100, 39000, 1000}}, fraction);
+      many.Run(num_threads);
+      for (int h = 0; h < c.num_heads; ++h) {
+        ASSERT_EQ(many.tokens(h), one.tokens(h));
+        ASSERT_EQ(many.scores(h), one.scores(h));
+        ASSERT_EQ(many.heads[h].threshold, one.heads[h].threshold);
+      }
+    }
+  }
+}
+
+// A staged scan chooses from the best sub-blocks; their scores differ by rounding only.
+TEST_P(SketchScanTest, StagedScanChoosesFromTheBestSubBlocks) {
+  for (const int bits : {1, 2, 4}) {
+    const SketchCase c({.head_dim = 64, .bits = bits}, 20000, 3);
+    for (const float fraction : {0.5f, 0.25f, 0.125f}) {
+      SCOPED_TRACE(testing::Message() << bits << " bits, " << fraction);
+      constexpr int kBegin = 40, kEnd = 19870, kTop = 300;
+      ScanOf scan(c, {{kBegin, kEnd, kTop}}, fraction);
+      for (int repeat = 0; repeat < 2; ++repeat) {
+        scan.Run();
+        for (int h = 0; h < c.num_heads; ++h) {
+          const std::vector<float> estimates = AllScores(c, h, kBegin, kEnd, true);
+          const std::vector<int32_t> sub_blocks =
+              Best(estimates, static_cast<int>(std::ceil(estimates.size() * fraction)));
+          std::vector<float> scores = AllScores(c, h, kBegin, kEnd, false);
+          std::vector<float> kept(scores.size(), -kInf);
+          for (const int32_t s : sub_blocks) {
+            for (int t = (s + kBegin / 16) * 16; t < (s + kBegin / 16 + 1) * 16; ++t) {
+              if (t >= kBegin && t < kEnd) kept[t - kBegin] = scores[t - kBegin];
+            }
+          }
+          std::vector<int32_t> expected = Best(kept, kTop);
+          for (int32_t& token : expected) token += kBegin;
+          for (const int32_t token : scan.tokens(h)) ASSERT_GT(kept[token - kBegin], -kInf);
+          ASSERT_EQ(scan.tokens(h).size(), expected.size());
+          ASSERT_GE(CommonPart(scan.tokens(h), expected), 0.97);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(SketchScanTest, StagedScanIsNearPlain) {
+  const SketchCase c({.head_dim = 64}, 6000, 3);
+  ScanOf fast(c, {{16, 6000, 200}}, 0.25f), plain(c, {{16, 6000, 200}}, 0.25f);
+  fast.Run();
+  SketchScanPlain(plain.params);
+  for (int h = 0; h < c.num_heads; ++h) {
+    ASSERT_EQ(fast.heads[h].num_selected, plain.heads[h].num_selected);
+    ASSERT_GE(CommonPart(fast.tokens(h), plain.tokens(h)), 0.96);
+  }
+}
+
+// However few sub-blocks are scored, they hold k tokens.
+TEST_P(SketchScanTest, StagedScanFindsEnough) {
+  const SketchCase c({.head_dim = 32}, 2000, 2);
+  for (const int k : {1, 15, 16, 17, 500, 1960, 1970, 5000}) {
+    ScanOf scan(c, {{10, 1975, k}}, 0.01f);
+    scan.Run();
+    for (int h = 0; h < c.num_heads; ++h) {
+      ASSERT_EQ(scan.heads[h].num_selected, std::min(k, 1965)) << k;
+      const std::vector<int32_t> tokens = scan.tokens(h);
+      ASSERT_TRUE(std::is_sorted(tokens.begin(), tokens.end()));
+      ASSERT_EQ(std::adjacent_find(tokens.begin(), tokens.end()), tokens.end());
+      ASSERT_GE(tokens.front(), 10);
+      ASSERT_LT(tokens.back(), 1975);
+    }
+  }
+}
+
+// Four bits of two-bit keys: candidates are ranked nearly as before.
+TEST_P(SketchScanTest, GatheredCandidatesAreRankedAsBefore) {
+  for (const int num_candidates : {1, 127, 1500}) {
+    for (const int gathered_bits : {4, 2}) {
+      SCOPED_TRACE(testing::Message() << num_candidates << " in " << gathered_bits << " bits");
+      SketchCase c({.head_dim = 80}, 12000, 3);
+      ScanOf wide(c, {{0, 12000, num_candidates}});
+      wide.Run();
+      const SketchLayout layout{.head_dim = 80, .bits = gathered_bits};
+      const int num_blocks = (num_candidates + 127) / 128;
+      std::vector<AlignedBytes> records;
+      std::vector<const std::byte*> runs(c.num_heads);
+      std::vector<SketchGatherParams::Head> heads;
+      std::vector<std::vector<int32_t>> candidates;
+      for (int h = 0; h < c.num_heads; ++h) {
+        records.emplace_back(num_blocks * layout.record_bytes());
+        candidates.push_back(wide.tokens(h));
+        runs[h] = records[h].data();
+      }
+      for (int h = 0; h < c.num_heads; ++h) {
+        heads.push_back({.keys = c.sketched[h],
+                         .tokens = candidates[h].data(),
+                         .num_tokens = num_candidates,
+                         .records = records[h].data()});
+      }
+      ComputePool pool(2);
+      SketchGather({.layout = c.layout, .gathered = layout, .heads = heads}, pool);
+      // Another query, as in the next step.
+      for (std::vector<float>& query : c.queries) {
+        for (size_t i = 0; i < query.size(); i += 3) query[i] *= 0.7f;
+      }
+      const int k = std::max(1, num_candidates / 5);
+      ScanOf narrow(c, {{0, num_candidates, k}});
+      narrow.params.layout = layout;
+      for (int h = 0; h < c.num_heads; ++h) {
+        narrow.heads[h].keys = {.runs = &runs[h], .blocks_per_run = num_blocks};
+        narrow.heads[h].token_ids = candidates[h].data();
+      }
+      narrow.Run();
+      for (int h = 0; h < c.num_heads; ++h) {
+        const std::vector<float> scores = AllScores(c, h, 0, 12000, false);
+        std::vector<float> of_candidates;
+        for (const int32_t token : candidates[h]) of_candidates.push_back(scores[token]);
+        std::vector<int32_t> expected = Best(of_candidates, k);
+        for (int32_t& token : expected) token = candidates[h][token];
+        ASSERT_GE(CommonPart(narrow.tokens(h), expected), gathered_bits == 4 ? 0.7 : 0.3);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tokenbutler
