@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
+
+#include "engine/kernels/top_k.h"
 
 namespace tokenbutler {
 
@@ -21,24 +22,18 @@ absl::Span<const int32_t> ImportantTokens::Choose(const AttentionParams& params,
     chosen_scores_.assign(scores.begin(), scores.end());
     return chosen_;
   }
-  order_.resize(tokens.size());
-  std::iota(order_.begin(), order_.end(), 0);
-  const auto better = [&](int32_t a, int32_t b) {
-    return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
-  };
-  const int best = std::min(count, num_tokens);
-  if (best < num_tokens) {
-    std::nth_element(order_.begin(), order_.begin() + best, order_.end(), better);
-    order_.resize(static_cast<size_t>(best));
-  }
+  order_.resize(static_cast<size_t>(std::min(count, num_tokens)) + 16);
+  order_.resize(static_cast<size_t>(TopK(scores.data(), num_tokens, count, order_.data())));
   if (plain) {
-    std::sort(order_.begin(), order_.end());
     for (const int32_t i : order_) {
       chosen_.push_back(tokens[i]);
       chosen_scores_.push_back(scores[i]);
     }
     return chosen_;
   }
+  const auto better = [&](int32_t a, int32_t b) {
+    return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
+  };
   std::sort(order_.begin(), order_.end(), better);
   if (params.top_p < 1 && !order_.empty()) {
     const float highest = scores[order_[0]];

@@ -103,16 +103,25 @@ void ScanningSelector::Select(const LayerContext& context, const float* query,
 void ScanningSelector::Choose(const LayerContext& context, const Layer& layer,
                               TokenSelection* selection) {
   const AttendedRanges ranges = AttendedRanges::At(params_, context.context_len, layer.local_begin);
-  selection->Reset(context.layout->num_kv_heads, params_.token_budget);
-  for (int h = 0; h < context.layout->num_kv_heads; ++h) {
+  const int num_kv_heads = context.layout->num_kv_heads;
+  selection->Reset(num_kv_heads, params_.token_budget);
+  important_.resize(static_cast<size_t>(num_kv_heads));
+  const auto choose = [&](int h) {
     AddAlways(0, ranges.sink_end, h, selection);
+    ImportantTokens& important = important_[h];
     const absl::Span<const int32_t> chosen =
-        important_.Choose(params_, layer.kept.tokens_of(h), layer.kept.scores_of(h),
-                          ranges.num_important, ranges.sink_end, ranges.local_begin);
+        important.Choose(params_, layer.kept.tokens_of(h), layer.kept.scores_of(h),
+                         ranges.num_important, ranges.sink_end, ranges.local_begin);
     for (size_t i = 0; i < chosen.size(); ++i) {
-      selection->Add(h, chosen[i], important_.scores()[i]);
+      selection->Add(h, chosen[i], important.scores()[i]);
     }
     AddAlways(ranges.local_begin, context.context_len, h, selection);
+  };
+  // Ranking many candidates is worth waking the other threads for, copying a list is not.
+  if (params_.candidates > 0 && context.pool != nullptr) {
+    context.pool->ParallelFor(num_kv_heads, choose);
+  } else {
+    for (int h = 0; h < num_kv_heads; ++h) choose(h);
   }
 }
 

@@ -98,7 +98,7 @@ class ScanningSelector : public TokenSelector {
   std::unique_ptr<KeyScanner> scanner_;
   std::unique_ptr<QueryPredictor> predictor_;
   std::vector<Layer> layers_;
-  ImportantTokens important_;
+  std::vector<ImportantTokens> important_;  // one per KV head
 };
 
 }  // namespace tokenbutler

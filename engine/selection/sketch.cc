@@ -1,35 +1,66 @@
 #include "engine/selection/sketch.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
-#include "engine/kernels/top_k.h"
+#include "engine/kernels/sketch_scan.h"
 
 namespace tokenbutler {
 namespace {
+
+// Bytes on cache lines of their own that only grow. A copy holds the same bytes.
+class AlignedBytes {
+ public:
+  AlignedBytes() = default;
+  AlignedBytes(const AlignedBytes& other) : size_(other.size_) {
+    if (size_ > 0) std::copy_n(other.data(), size_, Reserve(size_));
+  }
+  AlignedBytes& operator=(const AlignedBytes&) = delete;
+  AlignedBytes(AlignedBytes&&) = default;
+  AlignedBytes& operator=(AlignedBytes&&) = default;
+
+  // At least `bytes`; what was there is lost when they have to grow.
+  std::byte* Reserve(size_t bytes) {
+    if (lines_.size() * sizeof(Line) < bytes)
+      lines_.resize((bytes + sizeof(Line) - 1) / sizeof(Line));
+    size_ = bytes;
+    return data();
+  }
+  std::byte* data() { return reinterpret_cast<std::byte*>(lines_.data()); }
+  const std::byte* data() const { return reinterpret_cast<const std::byte*>(lines_.data()); }
+
+ private:
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  size_t size_ = 0;
+  std::vector<Line> lines_;
+};
 
 class SketchScanner : public KeyScanner {
  public:
   SketchScanner(const AttentionParams& params, const KvLayout& layout, int num_layers)
       : sketch_(SketchLayoutFor(params, layout)),
+        gathered_{.head_dim = layout.head_dim,
+                  .block_size = std::min(layout.block_size, kMaxGatheredBlock),
+                  .bits = 4},
         scan_fraction_(params.scan_fraction),
-        num_sketched_(static_cast<size_t>(num_layers)) {}
+        num_kv_heads_(layout.num_kv_heads),
+        layers_(static_cast<size_t>(num_layers)) {}
 
   std::unique_ptr<KeyScanner> Clone() const override {
     return std::make_unique<SketchScanner>(*this);
   }
 
   int Prepare(const LayerContext& context, int num_written) override {
-    int& done = num_sketched_[context.layer];
-    const int full = num_written / sketch_.block_size;
-    const int num_kv_heads = context.layout->num_kv_heads;
-    const int first = done;
+    int& done = layers_[context.layer].num_sketched;
+    const int first = done, full = num_written / sketch_.block_size;
     if (full > first) {
-      context.pool->ParallelFor((full - first) * num_kv_heads, [&](int task) {
-        const int block = first + task / num_kv_heads, head = task % num_kv_heads;
+      context.pool->ParallelFor((full - first) * num_kv_heads_, [&](int task) {
+        const int block = first + task / num_kv_heads_, head = task % num_kv_heads_;
         SketchKeys({.layout = sketch_,
                     .keys = context.keys(head, block),
                     .dtype = context.layout->dtype,
@@ -43,69 +74,106 @@ class SketchScanner : public KeyScanner {
 
   void Scan(const LayerContext& context, const float* query, int begin, int end, int count,
             ScoredTokens* found) override {
-    LayHeads(context, query, begin, end);
-    SketchScores(params_, *context.pool);
-    const int num_kv_heads = context.layout->num_kv_heads;
-    indices_.resize(static_cast<size_t>(num_kv_heads) * (count + 16));
-    context.pool->ParallelFor(num_kv_heads, [&](int h) {
-      int32_t* indices = indices_.data() + static_cast<size_t>(h) * (count + 16);
-      const int num_found = TopK(heads_[h].scores, end - begin, count, indices);
-      for (int i = 0; i < num_found; ++i) {
-        found->Add(h, begin + indices[i], heads_[h].scores[indices[i]]);
-      }
-    });
-  }
-
-  void Rescore(const LayerContext& context, const float* query, ScoredTokens* candidates) override {
-    int begin = std::numeric_limits<int>::max(), end = 0;
-    for (int h = 0; h < context.layout->num_kv_heads; ++h) {
-      const absl::Span<const int32_t> tokens = candidates->tokens_of(h);
-      if (tokens.empty()) continue;
-      begin = std::min(begin, tokens.front());
-      end = std::max(end, tokens.back() + 1);
-    }
-    if (begin >= end) return;
-    LayHeads(context, query, begin, end);
-    SketchScores(params_, *context.pool);
-    for (int h = 0; h < context.layout->num_kv_heads; ++h) {
-      const size_t at = static_cast<size_t>(h) * candidates->capacity;
-      for (int i = 0; i < candidates->counts[h]; ++i) {
-        candidates->scores[at + i] = heads_[h].scores[candidates->tokens[at + i] - begin];
-      }
-    }
-  }
-
- private:
-  // Points params_ at tokens [begin, end) of every KV head.
-  void LayHeads(const LayerContext& context, const float* query, int begin, int end) {
-    const int num_kv_heads = context.layout->num_kv_heads;
-    const size_t size = static_cast<size_t>(end - begin);
-    if (scores_.size() < num_kv_heads * size) scores_.resize(num_kv_heads * size);
-    heads_.resize(static_cast<size_t>(num_kv_heads));
-    for (int h = 0; h < num_kv_heads; ++h) {
-      const int first_head = h * context.group_size;
-      heads_[h] = {.keys = {.runs = context.state_blocks.data(),
+    Layer& layer = layers_[context.layer];
+    layer.thresholds.resize(static_cast<size_t>(num_kv_heads_),
+                            std::numeric_limits<float>::quiet_NaN());
+    const size_t room = static_cast<size_t>(count) + kScratchTokens;
+    tokens_.resize(num_kv_heads_ * room);
+    scans_.resize(static_cast<size_t>(num_kv_heads_));
+    for (int h = 0; h < num_kv_heads_; ++h) {
+      const size_t first_head = static_cast<size_t>(h) * context.group_size;
+      scans_[h] = {.keys = {.runs = context.state_blocks.data(),
                             .offset = context.state_layout->offset(context.layer, h, 0),
                             .blocks_per_run = context.state_layout->kv_blocks()},
-                   .queries = query + static_cast<size_t>(first_head) * sketch_.head_dim,
+                   .queries = query + first_head * sketch_.head_dim,
                    .lse = context.lse == nullptr ? nullptr : context.lse + first_head,
                    .begin = begin,
                    .end = end,
-                   .scores = scores_.data() + h * size};
+                   .k = count,
+                   .tokens = tokens_.data() + h * room,
+                   .scores = found->scores.data() + static_cast<size_t>(h) * found->capacity,
+                   .threshold = layer.thresholds[h]};
     }
-    params_ = {.layout = sketch_,
-               .group_size = context.group_size,
-               .softmax_scale = context.softmax_scale,
-               .heads = heads_};
+    SketchScan({.layout = sketch_,
+                .group_size = context.group_size,
+                .softmax_scale = context.softmax_scale,
+                .scan_fraction = scan_fraction_,
+                .heads = absl::MakeSpan(scans_),
+                .workspace = workspace_.Reserve(SketchScanWorkspaceBytes(scans_))},
+               *context.pool);
+    for (int h = 0; h < num_kv_heads_; ++h) {
+      layer.thresholds[h] = scans_[h].threshold;
+      found->counts[h] = scans_[h].num_selected;
+      std::copy_n(scans_[h].tokens, scans_[h].num_selected,
+                  found->tokens.data() + static_cast<size_t>(h) * found->capacity);
+    }
   }
 
-  const SketchLayout sketch_;
+  // Candidates lie scattered, and a gathered 16-byte row wastes most of its cache lines: their
+  // codes are copied together once, when they are chosen.
+  void Keep(const LayerContext& context, const ScoredTokens& candidates) override {
+    Layer& layer = layers_[context.layer];
+    const int blocks = (candidates.capacity + gathered_.block_size - 1) / gathered_.block_size;
+    layer.head_bytes = static_cast<size_t>(blocks) * gathered_.record_bytes();
+    std::byte* records = layer.gathered.Reserve(num_kv_heads_ * layer.head_bytes);
+    gathers_.resize(static_cast<size_t>(num_kv_heads_));
+    for (int h = 0; h < num_kv_heads_; ++h) {
+      gathers_[h] = {.keys = {.runs = context.state_blocks.data(),
+                              .offset = context.state_layout->offset(context.layer, h, 0),
+                              .blocks_per_run = context.state_layout->kv_blocks()},
+                     .tokens = candidates.tokens_of(h).data(),
+                     .num_tokens = candidates.counts[h],
+                     .records = records + h * layer.head_bytes};
+    }
+    SketchGather({.layout = sketch_, .gathered = gathered_, .heads = gathers_}, *context.pool);
+  }
+
+  void Rescore(const LayerContext& context, const float* query, ScoredTokens* candidates) override {
+    Layer& layer = layers_[context.layer];
+    const std::byte* records = layer.gathered.data();
+    runs_.resize(static_cast<size_t>(num_kv_heads_));
+    heads_.clear();
+    for (int h = 0; h < num_kv_heads_; ++h) {
+      if (candidates->counts[h] == 0) continue;
+      const size_t first_head = static_cast<size_t>(h) * context.group_size;
+      runs_[h] = records + h * layer.head_bytes;
+      heads_.push_back(
+          {.keys = {.runs = &runs_[h], .blocks_per_run = std::numeric_limits<int>::max()},
+           .queries = query + first_head * sketch_.head_dim,
+           .lse = context.lse == nullptr ? nullptr : context.lse + first_head,
+           .begin = 0,
+           .end = candidates->counts[h],
+           .scores = candidates->scores.data() + static_cast<size_t>(h) * candidates->capacity});
+    }
+    if (heads_.empty()) return;
+    SketchScores({.layout = gathered_,
+                  .group_size = context.group_size,
+                  .softmax_scale = context.softmax_scale,
+                  .heads = heads_},
+                 *context.pool);
+  }
+
+ private:
+  static constexpr int kMaxGatheredBlock = 128;
+  static constexpr int kScratchTokens = 16;  // behind SketchScan's tokens
+
+  struct Layer {
+    int num_sketched = 0;           // full blocks with a record
+    std::vector<float> thresholds;  // per KV head: SketchScan's guess for the next step
+    AlignedBytes gathered;          // the candidates' codes, head_bytes per KV head
+    size_t head_bytes = 0;
+  };
+
+  const SketchLayout sketch_, gathered_;
   const float scan_fraction_;
-  std::vector<int> num_sketched_;  // full blocks with a record, per layer
+  const int num_kv_heads_;
+  std::vector<Layer> layers_;
+  AlignedBytes workspace_;
+  std::vector<SketchScanParams::Head> scans_;
+  std::vector<SketchGatherParams::Head> gathers_;
   std::vector<SketchScoresParams::Head> heads_;
-  SketchScoresParams params_;
-  std::vector<float> scores_;
-  std::vector<int32_t> indices_;
+  std::vector<const std::byte*> runs_;
+  std::vector<int32_t> tokens_;
 };
 
 }  // namespace
