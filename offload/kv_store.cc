@@ -5,10 +5,16 @@
 
 namespace tokenbutler {
 
-absl::StatusOr<std::unique_ptr<KvStore>> KvStore::Create(const KvLayout& layout,
-                                                         const HostTier::Options& options) {
+absl::StatusOr<std::unique_ptr<KvStore>> KvStore::Create(
+    const KvLayout& layout, const HostTier::Options& options,
+    const std::optional<StagedOptions>& staged) {
   ASSIGN_OR_RETURN(HostTier host, HostTier::Create(layout, options));
-  return std::unique_ptr<KvStore>(new KvStore(layout, std::move(host)));
+  std::unique_ptr<KvStore> store(new KvStore(layout, std::move(host)));
+  if (staged.has_value()) {
+    ASSIGN_OR_RETURN(store->device_, DeviceTier::Create(layout, staged->device_capacity_bytes));
+    ASSIGN_OR_RETURN(store->transfers_, NewTransferWorkers(staged->transfers));
+  }
+  return store;
 }
 
 void KvStore::BlockBases(const BlockTable& table, int num_tokens,
@@ -24,8 +30,11 @@ void KvStore::StateBases(const BlockTable& table, std::vector<std::byte*>* bases
 }
 
 absl::StatusOr<std::unique_ptr<ResidentTokens>> KvStore::NewResidentTokens(
-    const ResidentOptions&) const {
-  return NewDirectTokens(layout_, host_);
+    const ResidentOptions& options) const {
+  if (device_ == nullptr) return NewDirectTokens(layout_, host_);
+  return NewStagedTokens(
+      {.layout = layout_, .host = &host_, .device = device_.get(), .transfers = transfers_.get()},
+      options);
 }
 
 void KvStore::CopyBlock(BlockId from, BlockId to) {

@@ -3,14 +3,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/status.h"
 #include "offload/block_table.h"
+#include "offload/device_tier.h"
 #include "offload/host_tier.h"
 #include "offload/kv_layout.h"
 #include "offload/resident_tokens.h"
+#include "offload/transfer.h"
 
 namespace tokenbutler {
 
@@ -24,8 +27,16 @@ namespace tokenbutler {
 //   bases[t / block_size] + layout.key_offset(l, h) + (t % block_size) * layout.row_bytes().
 class KvStore {
  public:
-  static absl::StatusOr<std::unique_ptr<KvStore>> Create(const KvLayout& layout,
-                                                         const HostTier::Options& options);
+  // A device tier with a memory of its own (ResidentTokens' `staged`).
+  struct StagedOptions {
+    int64_t device_capacity_bytes = 0;  // for all sequences together
+    TransferOptions transfers = {};
+  };
+
+  // Without `staged` the device tier is the host memory itself (`direct`).
+  static absl::StatusOr<std::unique_ptr<KvStore>> Create(
+      const KvLayout& layout, const HostTier::Options& options,
+      const std::optional<StagedOptions>& staged = std::nullopt);
 
   const KvLayout& layout() const { return layout_; }
   int num_blocks() const { return host_.num_blocks(); }
@@ -50,9 +61,16 @@ class KvStore {
   // Replaces `bases` by the bases of all state blocks of the sequence.
   void StateBases(const BlockTable& table, std::vector<std::byte*>* bases) const;
 
-  // The tokens of one sequence that are in the device tier. The store must outlive them.
+  // The tokens of one sequence that are in the device tier. The store must outlive them. Staged:
+  // RESOURCE_EXHAUSTED when the device tier has no room for the sequence. Engine thread only.
   absl::StatusOr<std::unique_ptr<ResidentTokens>> NewResidentTokens(
       const ResidentOptions& options) const;
+
+  // Of the device tier; 0 when it is the host memory itself. Engine thread only.
+  int64_t device_used_bytes() const { return device_ == nullptr ? 0 : device_->used_bytes(); }
+  int64_t device_capacity_bytes() const {
+    return device_ == nullptr ? 0 : device_->capacity_bytes();
+  }
 
   // Copies all rows of one block: a fork owns its partly filled block from then on.
   void CopyBlock(BlockId from, BlockId to);
@@ -67,6 +85,9 @@ class KvStore {
 
   const KvLayout layout_;
   HostTier host_;
+  // Staged only.
+  std::unique_ptr<DeviceTier> device_;
+  std::unique_ptr<Transfers> transfers_;
 };
 
 }  // namespace tokenbutler

@@ -14,6 +14,9 @@
 
 namespace tokenbutler {
 
+class DeviceTier;
+class Transfers;
+
 // What offloading the KV cache did for one sequence.
 struct OffloadCounters {
   int64_t host_to_device_bytes = 0;
@@ -29,6 +32,7 @@ struct OffloadCounters {
 };
 
 // How much of a sequence the device tier has to hold. Numbers of tokens are per KV head.
+// Sequences that say too little still work: selections that do not fit are read from the host tier.
 struct ResidentOptions {
   int token_budget = 4096;      // most tokens that a selection given to Fetch has
   int candidates = 0;           // most tokens that a selection given to Prefetch has
@@ -86,5 +90,22 @@ class ResidentTokens {
 
 // For a device that is the CPU: see cpu/direct_tokens.cc. `host` must outlive the result.
 std::unique_ptr<ResidentTokens> NewDirectTokens(const KvLayout& layout, const HostTier& host);
+
+// What staged sequences share; not owned.
+struct StagedTier {
+  KvLayout layout;
+  const HostTier* host = nullptr;
+  DeviceTier* device = nullptr;
+  Transfers* transfers = nullptr;
+};
+
+// For a device with a memory of its own: see cpu/staged_tokens.cc. INVALID_ARGUMENT when an option
+// is out of range; RESOURCE_EXHAUSTED when the device tier has no room. What `tier` names must
+// outlive the result.
+absl::StatusOr<std::unique_ptr<ResidentTokens>> NewStagedTokens(const StagedTier& tier,
+                                                                const ResidentOptions& options);
+
+// Bytes of the device tier that a sequence takes.
+int64_t StagedBytes(const KvLayout& layout, const ResidentOptions& options);
 
 }  // namespace tokenbutler
