@@ -6,8 +6,12 @@
 
 #include "base/status_details.h"
 #include "engine/selection/exact.h"
+#include "engine/selection/h2o.h"
+#include "engine/selection/quest.h"
 #include "engine/selection/random_tokens.h"
 #include "engine/selection/sketch.h"
+#include "engine/selection/snapkv.h"
+#include "engine/selection/streaming_llm.h"
 
 namespace tokenbutler {
 namespace {
@@ -53,9 +57,8 @@ constexpr PolicySpec kRandomPolicy = {.policy = AttentionPolicy::kRandom,
 
 // Adding a policy: one file that makes its selector, one line here.
 constexpr const PolicySpec* kPolicies[] = {
-    &kSketchPolicy,
-    &kExactPolicy,
-    &kRandomPolicy,
+    &kSketchPolicy, &kQuestPolicy,        &kExactPolicy,  &kSnapKvPolicy,
+    &kH2oPolicy,    &kStreamingLlmPolicy, &kRandomPolicy,
 };
 
 const PolicySpec* Find(AttentionPolicy policy) {

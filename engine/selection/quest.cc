@@ -1,0 +1,155 @@
+#include "engine/selection/quest.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "base/status_details.h"
+#include "engine/kernels/page_bounds.h"
+#include "engine/kernels/top_k.h"
+
+namespace tokenbutler {
+namespace {
+
+constexpr int kNumDenseLayers = 2;
+constexpr int kMinPages = 3;
+constexpr int kTopKScratch = 16;
+
+// Bounds lie in the state records, page by page: [block_size / kPageTokens][2][head_dim].
+size_t PageBytes(const KvLayout& layout) { return 2 * layout.row_bytes(); }
+
+class QuestSelector : public TokenSelector {
+ public:
+  QuestSelector(int num_pages, int num_layers)
+      : num_pages_(num_pages), num_bounded_(static_cast<size_t>(num_layers)) {}
+
+  std::unique_ptr<TokenSelector> Clone() const override {
+    return std::make_unique<QuestSelector>(*this);
+  }
+  bool IsDenseLayer(int layer) const override { return layer < kNumDenseLayers; }
+
+  void OnPrefill(const LayerContext& context, const PrefillQueries&) override {
+    if (!IsDenseLayer(context.layer)) WriteBounds(context);
+  }
+
+  void Select(const LayerContext& context, const float* query, TokenSelection* selection) override {
+    WriteBounds(context);
+    const int last_page = (context.context_len - 1) / kPageTokens;
+    ScorePages(context, query, last_page);
+    const int num_kv_heads = context.layout->num_kv_heads;
+    const int num_ranked = std::min(num_pages_ - 1, last_page);
+    selection->Reset(num_kv_heads, num_pages_ * kPageTokens);
+    const size_t room = static_cast<size_t>(num_ranked) + kTopKScratch;
+    pages_.resize(num_kv_heads * room);
+    context.pool->ParallelFor(num_kv_heads, [&](int h) {
+      const float* scores = scores_.data() + static_cast<size_t>(h) * last_page;
+      int32_t* pages = pages_.data() + h * room;
+      const int num_chosen = TopK(scores, last_page, num_ranked, pages);
+      for (int i = 0; i < num_chosen; ++i) {
+        AddTokens(pages[i] * kPageTokens, (pages[i] + 1) * kPageTokens, scores[pages[i]], h,
+                  selection);
+      }
+      AddTokens(last_page * kPageTokens, context.context_len,
+                std::numeric_limits<float>::infinity(), h, selection);
+    });
+  }
+
+ private:
+  static void AddTokens(int begin, int end, float score, int kv_head, TokenSelection* selection) {
+    for (int t = begin; t < end; ++t) selection->Add(kv_head, t, score);
+  }
+
+  // Brings the bounds of the layer's full pages up to date.
+  void WriteBounds(const LayerContext& context) {
+    int& num_bounded = num_bounded_[context.layer];
+    const int begin = num_bounded, end = context.context_len / kPageTokens;
+    if (begin >= end) return;
+    const KvLayout& layout = *context.layout;
+    const int pages_per_block = layout.block_size / kPageTokens;
+    const int first_block = begin / pages_per_block;
+    const int num_blocks = (end - 1) / pages_per_block + 1 - first_block;
+    context.pool->ParallelFor(layout.num_kv_heads * num_blocks, [&](int task) {
+      const int kv_head = task / num_blocks;
+      const int block = first_block + task % num_blocks;
+      const int first = std::max(begin - block * pages_per_block, 0);
+      const int last = std::min(end - block * pages_per_block, pages_per_block);
+      PageBounds({.keys = context.keys(kv_head, block) + first * kPageTokens * layout.row_bytes(),
+                  .dtype = layout.dtype,
+                  .head_dim = layout.head_dim,
+                  .num_pages = last - first,
+                  .bounds = context.record(kv_head, block) + first * PageBytes(layout)});
+    });
+    num_bounded = end;
+  }
+
+  // scores_ [num_kv_heads, num_pages] of pages [0, num_pages).
+  void ScorePages(const LayerContext& context, const float* query, int num_pages) {
+    const KvLayout& layout = *context.layout;
+    const StateLayout& state = *context.state_layout;
+    scores_.resize(static_cast<size_t>(layout.num_kv_heads) * num_pages);
+    heads_.clear();
+    for (int h = 0; h < layout.num_kv_heads; ++h) {
+      heads_.push_back(
+          {.runs = context.state_blocks.data(),
+           .offset = state.offset(context.layer, h, 0),
+           .queries = query + static_cast<size_t>(h) * context.group_size * layout.head_dim,
+           .scores = scores_.data() + static_cast<size_t>(h) * num_pages});
+    }
+    PageScores({.records_per_run = state.kv_blocks(),
+                .record_bytes = state.record_bytes,
+                .pages_per_record = layout.block_size / kPageTokens,
+                .num_pages = num_pages,
+                .dtype = layout.dtype,
+                .head_dim = layout.head_dim,
+                .group_size = context.group_size,
+                .heads = heads_},
+               *context.pool);
+  }
+
+  int num_pages_;                 // attended per step
+  std::vector<int> num_bounded_;  // [num_layers] pages whose bounds are written
+  // Working memory.
+  std::vector<PageScoresParams::Head> heads_;
+  std::vector<float> scores_;
+  std::vector<int32_t> pages_;
+};
+
+size_t RecordBytes(const AttentionParams&, const SelectionResources& resources) {
+  const KvLayout& layout = resources.layout;
+  return layout.block_size / kPageTokens * PageBytes(layout);
+}
+
+absl::Status Check(const AttentionParams& params, const SelectionResources& resources) {
+  if (params.token_budget < kMinPages * kPageTokens) {
+    return WithField(
+        InvalidArgumentError("attention.token_budget is {}, policy \"quest\" needs at least {}: {} "
+                             "pages of {} tokens",
+                             params.token_budget, kMinPages * kPageTokens, kMinPages, kPageTokens),
+        "attention.token_budget");
+  }
+  const KvLayout& layout = resources.layout;
+  if (layout.block_size % kPageTokens == 0 && layout.head_dim <= kMaxPageHeadDim) {
+    return absl::OkStatus();
+  }
+  return WithField(
+      InvalidArgumentError("attention.policy \"quest\" needs a block size that is a multiple of {} "
+                           "and a head_dim of at most {}; they are {} and {}",
+                           kPageTokens, kMaxPageHeadDim, layout.block_size, layout.head_dim),
+      "attention.policy");
+}
+
+absl::StatusOr<std::unique_ptr<TokenSelector>> Create(const AttentionParams& params,
+                                                      const SelectionResources& resources) {
+  return std::make_unique<QuestSelector>(params.token_budget / kPageTokens,
+                                         resources.config->num_layers);
+}
+
+}  // namespace
+
+const PolicySpec kQuestPolicy = {.policy = AttentionPolicy::kQuest,
+                                 .record_bytes = RecordBytes,
+                                 .check = Check,
+                                 .create = Create};
+
+}  // namespace tokenbutler
