@@ -28,6 +28,7 @@ class H2oSelector : public TokenSelector {
   void OnPrefill(const LayerContext& context, const PrefillQueries& queries) override {
     if (context.layer == 0 && dense_first_layer_) return;
     AppendTokens(context);
+    if (queries.num_rows == 0) return;
     const int num_kv_heads = context.layout->num_kv_heads;
     const int group_size = context.group_size;
     mass_of_all_.resize(static_cast<size_t>(context.context_len));

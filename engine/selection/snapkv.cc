@@ -121,6 +121,7 @@ class SnapKvSelector : public TokenSelector {
   // short prompt follows decode steps that chose nothing.
   std::vector<float> WindowQueries(const LayerContext& context, const Layer& layer) const {
     const size_t size = QuerySize(context);
+    if (layer.positions.empty()) return {};  // rows that were adopted without queries
     int begin = layer.prompt_len;
     while (begin > WindowBegin(layer) && layer.positions[(begin - 1) % window_] == begin - 1) {
       --begin;

@@ -163,6 +163,20 @@ TEST(H2oRuleTest, WhatIsEvictedStaysGoneAlsoAfterASecondPrompt) {
   }
 }
 
+// Benchmarks fill the cache themselves and may have no queries to show.
+TEST(H2oRuleTest, RowsWithoutQueriesCanBeAdopted) {
+  FakeSequence sequence({}, Params(40), 100);
+  const auto selector = sequence.NewSelector();
+  sequence.Prefill(nullptr, 60);
+  for (int layer = 0; layer < 2; ++layer) selector->OnPrefill(sequence.Context(layer, 60), {});
+  for (int step = 0; step < 5; ++step) {
+    for (const TokenSelection& selection : sequence.Decode(selector.get())) {
+      ExpectWellFormed(selection, 2, sequence.length(), 40);
+      EXPECT_EQ(selection.tokens_of(0).size(), 40u);
+    }
+  }
+}
+
 TEST(H2oRuleTest, ForksGoOnIndependently) {
   FakeSequence sequence({}, Params(24), 300);
   const auto selector = sequence.NewSelector();
