@@ -72,22 +72,28 @@ class PieceTiles {
   int block_size_, block_shift_;
 };
 
-template <class T>
-void AttendPieceOf(const AttentionPiece& piece) {
-  const KvLayout& kv = *piece.layout;
+// The heads [first_head, first_head + num_heads) of a piece.
+template <int kDim, class T>
+void AttendHeads(const AttentionPiece& piece, int first_head, int num_heads) {
+  const int head_dim = piece.layout->head_dim;
+  const size_t query_at = static_cast<size_t>(first_head) * head_dim;
   const PieceTiles<T> tiles(piece);
+  HWY_ALIGN float packed[kMaxPackedFloats];
   TileRows<T> rows[2];
-  AttentionTile<T> tile{.values_after_keys = static_cast<size_t>(kv.block_size) * kv.head_dim,
-                        .head_dim = static_cast<size_t>(kv.head_dim),
-                        .num_queries = piece.group_size,
-                        .softmax_scale = piece.softmax_scale,
-                        .states = piece.states,
-                        .logits_out = piece.logits};
+  AttentionTile<T> tile{
+      .values_after_keys = static_cast<size_t>(piece.layout->block_size) * head_dim,
+      .head_dim = head_dim,
+      .queries = packed,
+      .num_queries = num_heads,
+      .softmax_scale = piece.softmax_scale,
+      .states = piece.states + first_head,
+      .logits_out = piece.logits == nullptr ? nullptr : piece.logits + first_head};
   tiles.Fill(piece.begin, &rows[0]);
-  for (int t = 0; t < rows[0].num_tokens; ++t) PrefetchRow(rows[0].keys[t], tile.head_dim);
+  for (int t = 0; t < rows[0].num_tokens; ++t) PrefetchRow(rows[0].keys[t], head_dim);
   for (int t = 0; t < rows[0].num_tokens; ++t) {
-    PrefetchRow(rows[0].keys[t] + tile.values_after_keys, tile.head_dim);
+    PrefetchRow(rows[0].keys[t] + tile.values_after_keys, head_dim);
   }
+  const float* packed_queries = nullptr;
   int which = 0;
   for (int at = piece.begin; at < piece.end; which = 1 - which) {
     const int next = at + rows[which].num_tokens;
@@ -97,21 +103,37 @@ void AttendPieceOf(const AttentionPiece& piece) {
       tiles.Fill(next, &rows[1 - which]);
       tile.next = &rows[1 - which];
     }
-    tile.queries = at < piece.num_first ? piece.first_queries : piece.queries;
+    const float* queries = at < piece.num_first ? piece.first_queries : piece.queries;
+    if (queries != packed_queries) {
+      PackQueries<T>(queries + query_at, num_heads, head_dim, packed);
+      packed_queries = queries;
+    }
     tile.first_token = at;
-    AttendTile(tile);
+    AttendTile<kDim>(tile);
     at = next;
+  }
+}
+
+template <int kDim, class T>
+void AttendPieceOf(const AttentionPiece& piece) {
+  // So many that their packed queries fit; all of them in any known model.
+  const int max_heads =
+      std::max(kMaxPackedFloats / piece.layout->head_dim / kDotHeads, 1) * kDotHeads;
+  for (int first = 0; first < piece.group_size; first += max_heads) {
+    AttendHeads<kDim, T>(piece, first, std::min(max_heads, piece.group_size - first));
   }
 }
 
 void AttendAnyPiece(const AttentionPiece& piece) {
   switch (piece.layout->dtype) {
     case DType::kBF16:
-      return AttendPieceOf<BF16>(piece);
+      if (piece.layout->head_dim == 64) return AttendPieceOf<64, BF16>(piece);
+      if (piece.layout->head_dim == 128) return AttendPieceOf<128, BF16>(piece);
+      return AttendPieceOf<0, BF16>(piece);
     case DType::kF16:
-      return AttendPieceOf<F16>(piece);
+      return AttendPieceOf<0, F16>(piece);
     default:
-      return AttendPieceOf<float>(piece);
+      return AttendPieceOf<0, float>(piece);
   }
 }
 
@@ -119,17 +141,15 @@ void ExpWeights(float max, float sum, int num_tokens, float* logits) {
   const FloatTag d;
   const int lanes = static_cast<int>(hn::Lanes(d));
   const auto maxes = hn::Set(d, max);
-  const auto lowest = hn::Set(d, -105.0f);  // exp is 0 in float32 from about -104 on
-  const float scale = 1.0f / sum;
-  const auto scales = hn::Set(d, scale);
+  const auto scales = hn::Set(d, 1.0f / sum);
   int t = 0;
   for (; t + lanes <= num_tokens; t += lanes) {
-    const auto x = hn::Max(hn::Sub(hn::LoadU(d, logits + t), maxes), lowest);
-    hn::StoreU(hn::Mul(hn::Exp(d, x), scales), d, logits + t);
+    const auto x = hn::Sub(hn::LoadU(d, logits + t), maxes);
+    hn::StoreU(hn::Mul(ExpOfNegative(x), scales), d, logits + t);
   }
   for (; t < num_tokens; ++t) {
-    const auto x = hn::Max(hn::Set(d, logits[t] - max), lowest);
-    logits[t] = hn::GetLane(hn::Mul(hn::Exp(d, x), scales));
+    const auto x = hn::Set(d, logits[t] - max);
+    logits[t] = hn::GetLane(hn::Mul(ExpOfNegative(x), scales));
   }
 }
 

@@ -24,188 +24,169 @@ namespace HWY_NAMESPACE {
 HWY_MAYBE_UNUSED constexpr int kTileTokens = 64;
 // Query heads whose logits a tile holds.
 HWY_MAYBE_UNUSED constexpr int kTileHeads = 8;
-// Query heads that share one pass over rows of T: with two vectors of sums each they fill the
-// registers. Few for the rarer types, to keep the program small.
-template <class T>
-constexpr int kPassHeads = HWY_TARGET == HWY_AVX3&& std::is_same_v<T, BF16> ? kTileHeads : 4;
-
 // [head][token]
 using TileLogits = float[kTileHeads * kTileTokens];
 
-// Calls fn(integral_constant number of heads, first head) for each pass that `num_heads` heads
-// need.
-template <int kMaxHeads, class Fn>
-HWY_INLINE void ForEachHeadPass(int num_heads, const Fn& fn) {
-  int head = 0;
-  for (; head + kMaxHeads <= num_heads; head += kMaxHeads) {
-    fn(std::integral_constant<int, kMaxHeads>(), head);
-  }
-  if constexpr (kMaxHeads > 4) {
-    if (num_heads - head == 7) return fn(std::integral_constant<int, 7>(), head);
-    if (num_heads - head == 6) return fn(std::integral_constant<int, 6>(), head);
-    if (num_heads - head == 5) return fn(std::integral_constant<int, 5>(), head);
-    if (num_heads - head == 4) return fn(std::integral_constant<int, 4>(), head);
-  }
-  if (num_heads - head == 3) return fn(std::integral_constant<int, 3>(), head);
-  if (num_heads - head == 2) return fn(std::integral_constant<int, 2>(), head);
-  if (num_heads - head == 1) return fn(std::integral_constant<int, 1>(), head);
-}
-
 template <class T>
-HWY_INLINE void PrefetchRow(const T* row, size_t head_dim) {
+HWY_INLINE void PrefetchRow(const T* row, int head_dim) {
   const auto* bytes = reinterpret_cast<const char*>(row);
   const size_t row_bytes = head_dim * sizeof(T);
   for (size_t at = 0; at < row_bytes; at += 64) __builtin_prefetch(bytes + at);
 }
 
-#if HWY_TARGET != HWY_SCALAR
+// Lanes of a float vector.
+HWY_MAYBE_UNUSED constexpr int kLanes = static_cast<int>(hn::MaxLanes(FloatTag()));
+// Query heads whose dots are taken together: one for each 128-bit block of a vector.
+HWY_MAYBE_UNUSED constexpr int kDotHeads = kLanes < 4 ? 1 : kLanes / 4;
+// Most floats that packed queries may take: they live on the stack.
+HWY_MAYBE_UNUSED constexpr int kMaxPackedFloats = 8192;
 
-using WordTag = hn::RebindToUnsigned<FloatTag>;
-using WordVec = hn::Vec<WordTag>;
+// Elements of a row of T that one step of DotKeys takes, in vectors of 4 per head.
+template <class T>
+constexpr int kStepDims = kLanes < 4                ? 1
+                          : std::is_same_v<T, BF16> ? 8
+                                                    : 4;
 
-// The 16 bytes at `offset` of each of N / 4 rows, one after the other; rows are kStride apart.
-template <int kStride, class D>
-HWY_INLINE hn::Vec<D> LoadRowBlocks(D d, const uint8_t* const* rows, size_t offset) {
-  if constexpr (hn::MaxLanes(D()) == 4) {
-    return hn::LoadU(d, reinterpret_cast<const uint32_t*>(rows[0] + offset));
-  } else {
-    const hn::Half<D> half;
-    constexpr int kHalfRows = hn::MaxLanes(hn::Half<D>()) / 4 * kStride;
-    return hn::Combine(d, LoadRowBlocks<kStride>(half, rows + kHalfRows, offset),
-                       LoadRowBlocks<kStride>(half, rows, offset));
-  }
-}
-
-// words[w] = word w of the 16 bytes at `offset` of each of N rows.
-HWY_INLINE void LoadColumns(const uint8_t* const* rows, size_t offset, WordVec (&words)[4]) {
-  const WordTag d;
-  const WordVec r0 = LoadRowBlocks<4>(d, rows, offset);
-  const WordVec r1 = LoadRowBlocks<4>(d, rows + 1, offset);
-  const WordVec r2 = LoadRowBlocks<4>(d, rows + 2, offset);
-  const WordVec r3 = LoadRowBlocks<4>(d, rows + 3, offset);
-  const WordVec even_lower = hn::InterleaveLower(d, r0, r2);
-  const WordVec even_upper = hn::InterleaveUpper(d, r0, r2);
-  const WordVec odd_lower = hn::InterleaveLower(d, r1, r3);
-  const WordVec odd_upper = hn::InterleaveUpper(d, r1, r3);
-  words[0] = hn::InterleaveLower(d, even_lower, odd_lower);
-  words[1] = hn::InterleaveUpper(d, even_lower, odd_lower);
-  words[2] = hn::InterleaveLower(d, even_upper, odd_upper);
-  words[3] = hn::InterleaveUpper(d, even_upper, odd_upper);
-}
-
-// Element kIndex of each word, widened to float32 (exact).
-template <int kIndex>
-HWY_INLINE FloatVec WordElement(const float*, WordVec words) {
-  return hn::BitCast(FloatTag(), words);
-}
-template <int kIndex>
-HWY_INLINE FloatVec WordElement(const BF16*, WordVec words) {
-  if constexpr (kIndex == 0) return hn::BitCast(FloatTag(), hn::ShiftLeft<16>(words));
-  return hn::BitCast(FloatTag(), hn::And(words, hn::Set(WordTag(), 0xffff0000u)));
-}
-template <int kIndex>
-HWY_INLINE FloatVec WordElement(const F16*, WordVec words) {
-  const hn::Rebind<uint16_t, FloatTag> d16;
-  const hn::Rebind<hwy::float16_t, FloatTag> narrow;
-  const WordVec lower =
-      kIndex == 0 ? hn::And(words, hn::Set(WordTag(), 0xffffu)) : hn::ShiftRight<16>(words);
-  return hn::PromoteTo(FloatTag(), hn::BitCast(narrow, hn::TruncateTo(d16, lower)));
-}
-
-#endif
-
-// logits[h * kTileTokens + t] = query h . key row t, for kVecs * lanes rows. Rows are transposed as
-// they are loaded, which all heads share, so that a vector holds the same element of many keys and
-// no dot needs the sum of a vector's lanes. Each dot adds its elements in order, whatever kHeads
-// and kVecs are.
-template <int kHeads, int kVecs, class T>
-HWY_INLINE void DotKeys(const T* const* keys, size_t head_dim, const float* queries,
-                        float* logits) {
-  const FloatTag d;
-  const size_t lanes = hn::Lanes(d);
-  size_t dim = 0;
-#if HWY_TARGET != HWY_SCALAR
-  constexpr int kPerWord = 4 / sizeof(T);
-  FloatVec acc[kHeads][kVecs];
-  for (int h = 0; h < kHeads; ++h) {
-    for (int v = 0; v < kVecs; ++v) acc[h][v] = hn::Zero(d);
-  }
-  const auto* rows = reinterpret_cast<const uint8_t* const*>(keys);
-  for (; dim + 4 * kPerWord <= head_dim; dim += 4 * kPerWord) {
-    WordVec words[kVecs][4];
-    for (int v = 0; v < kVecs; ++v) LoadColumns(rows + v * lanes, dim * sizeof(T), words[v]);
-    for (int w = 0; w < 4; ++w) {
-      const auto add = [&](auto index) HWY_ATTR {
-        FloatVec column[kVecs];
-        for (int v = 0; v < kVecs; ++v) {
-          column[v] = WordElement<index.value>(static_cast<const T*>(nullptr), words[v][w]);
-        }
-        for (int h = 0; h < kHeads; ++h) {
-          const FloatVec q = hn::Set(d, queries[h * head_dim + dim + w * kPerWord + index.value]);
-          for (int v = 0; v < kVecs; ++v) acc[h][v] = hn::MulAdd(q, column[v], acc[h][v]);
-        }
-      };
-      add(std::integral_constant<int, 0>());
-      if constexpr (kPerWord == 2) add(std::integral_constant<int, 1>());
-    }
-  }
-  for (int h = 0; h < kHeads; ++h) {
-    for (int v = 0; v < kVecs; ++v) hn::StoreU(acc[h][v], d, logits + h * kTileTokens + v * lanes);
-  }
-#else
-  for (int h = 0; h < kHeads; ++h) std::fill_n(logits + h * kTileTokens, kVecs * lanes, 0.0f);
-#endif
-  for (; dim < head_dim; ++dim) {
-    for (size_t t = 0; t < kVecs * lanes; ++t) {
-      const float key = LoadFloat(keys[t] + dim);
-      for (int h = 0; h < kHeads; ++h) {
-        logits[h * kTileTokens + t] += queries[h * head_dim + dim] * key;
+// Brings the queries of num_heads heads [num_heads, head_dim] into the order that DotKeys wants:
+//   [heads / kDotHeads][head_dim / kStepDims][kStepDims / 4][kDotHeads][4]
+// where the two vectors of a step of bf16 are its even and its odd elements; behind the whole steps
+// come the other elements, [kDotHeads] each. Missing heads are zeros. `packed` has space for
+// num_heads, rounded up to kDotHeads, times head_dim floats.
+template <class T>
+HWY_INLINE void PackQueries(const float* queries, int num_heads, int head_dim, float* packed) {
+  constexpr int kVecs = kStepDims<T> < 4 ? 1 : kStepDims<T> / 4;
+  constexpr int kPerHead = kStepDims<T> / kVecs;
+  for (int first = 0; first < num_heads; first += kDotHeads, packed += kDotHeads * head_dim) {
+    for (int b = 0; b < kDotHeads; ++b) {
+      const float* query = queries + (first + b) * head_dim;
+      const bool missing = first + b >= num_heads;
+      const int whole = head_dim / kStepDims<T> * kStepDims<T>;
+      for (int dim = 0; dim < whole; ++dim) {
+        const int in_step = dim % kStepDims<T>;
+        float* step = packed + (dim - in_step) * kDotHeads;
+        step[in_step % kVecs * kLanes + b * kPerHead + in_step / kVecs] =
+            missing ? 0.0f : query[dim];
+      }
+      for (int dim = whole; dim < head_dim; ++dim) {
+        packed[dim * kDotHeads + b] = missing ? 0.0f : query[dim];
       }
     }
   }
 }
 
-// The rows of a tile's tokens; the array has a whole number of vectors, the last ones repeating the
-// last row.
+#if HWY_TARGET != HWY_SCALAR
+
+// v[i]: vector i of the kStepDims elements from p, widened to float32 (exact), in every block.
+HWY_INLINE void LoadStep(const float* p, FloatVec (&v)[1]) { v[0] = hn::LoadDup128(FloatTag(), p); }
+HWY_INLINE void LoadStep(const F16* p, FloatVec (&v)[1]) {
+  const hn::Full128<float> d;
+  const hn::Rebind<hwy::float16_t, hn::Full128<float>> narrow;
+  HWY_ALIGN float four[4];
+  hn::Store(hn::PromoteTo(d, hn::LoadU(narrow, reinterpret_cast<const hwy::float16_t*>(p))), d,
+            four);
+  v[0] = hn::LoadDup128(FloatTag(), four);
+}
+HWY_INLINE void LoadStep(const BF16* p, FloatVec (&v)[2]) {
+  const FloatTag d;
+  const hn::RebindToUnsigned<FloatTag> words;
+  const auto pairs = hn::LoadDup128(words, reinterpret_cast<const uint32_t*>(p));
+  v[0] = hn::BitCast(d, hn::ShiftLeft<16>(pairs));
+  v[1] = hn::BitCast(d, hn::And(pairs, hn::Set(words, 0xffff0000u)));
+}
+
+// Word t of each block: the sum of that block of v[t].
+HWY_INLINE FloatVec SumInBlocks(const FloatVec* v) {
+  const FloatTag d;
+  const hn::Repartition<uint64_t, FloatTag> d64;
+  const auto sum01 = hn::BitCast(
+      d64, hn::Add(hn::InterleaveLower(d, v[0], v[1]), hn::InterleaveUpper(d, v[0], v[1])));
+  const auto sum23 = hn::BitCast(
+      d64, hn::Add(hn::InterleaveLower(d, v[2], v[3]), hn::InterleaveUpper(d, v[2], v[3])));
+  return hn::Add(hn::BitCast(d, hn::InterleaveLower(d64, sum01, sum23)),
+                 hn::BitCast(d, hn::InterleaveUpper(d64, sum01, sum23)));
+}
+
+// Keys that DotKeys takes together.
+HWY_MAYBE_UNUSED constexpr int kDotKeys = HWY_TARGET == HWY_AVX3 ? 8 : 4;
+
+#else
+
+HWY_MAYBE_UNUSED constexpr int kDotKeys = 1;
+
+#endif
+
+// logits[h * kTileTokens + t] = query h . key t for kDotHeads queries, of which `packed` holds the
+// group's, and kDotKeys rows. Each block of a vector belongs to one head and sees the same elements
+// of a row: they are loaded and widened once for all heads, and only four lanes are left to be
+// added in the end. kDim: head_dim if the compiler is to know it, or 0.
+template <int kDim, class T>
+HWY_INLINE void DotKeys(const T* const* keys, int any_dim, const float* packed, float* logits) {
+  const int head_dim = kDim == 0 ? any_dim : kDim;
+  int dim = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const FloatTag d;
+  constexpr int kVecs = kStepDims<T> / 4;
+  FloatVec acc[kVecs][kDotKeys];
+  for (int v = 0; v < kVecs; ++v) {
+    for (int t = 0; t < kDotKeys; ++t) acc[v][t] = hn::Zero(d);
+  }
+  const float* q = packed;
+  HWY_UNROLL(16)
+  for (; dim + kStepDims<T> <= head_dim; dim += kStepDims<T>, q += kVecs * kLanes) {
+    FloatVec query[kVecs];
+    for (int v = 0; v < kVecs; ++v) query[v] = hn::LoadU(d, q + v * kLanes);
+    for (int t = 0; t < kDotKeys; ++t) {
+      FloatVec key[kVecs];
+      LoadStep(keys[t] + dim, key);
+      for (int v = 0; v < kVecs; ++v) acc[v][t] = hn::MulAdd(query[v], key[v], acc[v][t]);
+    }
+  }
+  for (int t = 0; kVecs == 2 && t < kDotKeys; ++t) acc[0][t] = hn::Add(acc[0][t], acc[1][t]);
+  for (int t = 0; t < kDotKeys; t += 4) {
+    HWY_ALIGN float sums[kDotHeads][4];
+    hn::Store(SumInBlocks(acc[0] + t), d, sums[0]);
+    for (int h = 0; h < kDotHeads; ++h) std::copy_n(sums[h], 4, logits + h * kTileTokens + t);
+  }
+#else
+  std::fill_n(logits, kDotKeys, 0.0f);
+#endif
+  for (; dim < head_dim; ++dim) {
+    for (int t = 0; t < kDotKeys; ++t) {
+      const float key = LoadFloat(keys[t] + dim);
+      for (int h = 0; h < kDotHeads; ++h) {
+        logits[h * kTileTokens + t] += packed[dim * kDotHeads + h] * key;
+      }
+    }
+  }
+}
+
+// The rows of a tile's tokens.
 template <class T>
 struct TileRows {
   const T* keys[kTileTokens];
   int num_tokens = 0;
 
-  // Repeats the last row until the number of rows is a multiple of the vector's lanes.
+  // Repeats the last row so that DotKeys may read a whole number of its steps.
   HWY_INLINE void Pad() {
-    const int lanes = static_cast<int>(hn::Lanes(FloatTag()));
-    for (int t = num_tokens; t % lanes != 0; ++t) keys[t] = keys[num_tokens - 1];
+    for (int t = num_tokens; t % kDotKeys != 0; ++t) keys[t] = keys[num_tokens - 1];
   }
 };
 
-// logits[h * kTileTokens + t] = queries[h] . key t of `tile`, for num_heads <= kTileHeads heads;
-// behind the last token, up to a whole vector, the last one's. Fetches the keys of `next`
-// meanwhile, if not null.
-template <class T>
-HWY_INLINE void TileDots(const TileRows<T>& tile, const TileRows<T>* next, size_t head_dim,
-                         const float* queries, int num_heads, TileLogits& logits) {
-  constexpr int kVecs = 2;
-  const int lanes = static_cast<int>(hn::Lanes(FloatTag()));
+// logits[h * kTileTokens + t] = query h . key t of `tile` for num_heads <= kTileHeads heads, packed
+// by PackQueries<T>; up to a multiple of kDotHeads and of kDotKeys, more is written. Fetches the
+// keys of `next` meanwhile, if not null.
+template <int kDim, class T>
+HWY_INLINE void TileDots(const TileRows<T>& tile, const TileRows<T>* next, int head_dim,
+                         const float* packed, int num_heads, TileLogits& logits) {
+  const int num_next = next == nullptr ? 0 : next->num_tokens;
   int fetched = 0;
-  int t = 0;
-  while (t < tile.num_tokens) {
-    const bool pair = t + lanes < tile.num_tokens;
-    const int step = pair ? kVecs * lanes : lanes;
-    if (next != nullptr) {
-      const bool last = t + step >= tile.num_tokens;
-      const int until = last ? next->num_tokens : std::min(t + step, next->num_tokens);
-      for (; fetched < until; ++fetched) PrefetchRow(next->keys[fetched], head_dim);
+  for (int t = 0; t < tile.num_tokens; t += kDotKeys) {
+    const bool last = t + kDotKeys >= tile.num_tokens;
+    const int until = last ? num_next : std::min(t + kDotKeys, num_next);
+    for (; fetched < until; ++fetched) PrefetchRow(next->keys[fetched], head_dim);
+    for (int h = 0; h < num_heads; h += kDotHeads) {
+      DotKeys<kDim>(tile.keys + t, head_dim, packed + h * head_dim, logits + h * kTileTokens + t);
     }
-    ForEachHeadPass<kPassHeads<T>>(num_heads, [&](auto heads, int h) HWY_ATTR {
-      float* out = logits + h * kTileTokens + t;
-      if (pair) {
-        DotKeys<heads.value, kVecs>(tile.keys + t, head_dim, queries + h * head_dim, out);
-      } else {
-        DotKeys<heads.value, 1>(tile.keys + t, head_dim, queries + h * head_dim, out);
-      }
-    });
-    t += step;
   }
 }
 
