@@ -114,7 +114,9 @@ class GatherCase {
     const int end = std::min(begin + kFloorPieceRows, num_rows_[list]);
     const size_t row_bytes = layout_.row_bytes();
     const size_t values = layout_.block_size * row_bytes;
-    const auto fetch = [&](int i) {
+    // Inlined by force: g++ takes a function that only fetches for one without effects and drops
+    // its calls.
+    const auto fetch = [&](int i) __attribute__((always_inline)) {
       const std::byte* key = Key(layer, kv_head, rows[i]);
       for (size_t at = 0; at < row_bytes; at += kLine) {
         __builtin_prefetch(key + at);

@@ -28,48 +28,31 @@ class PieceTiles {
         row_bytes_(piece.layout->row_bytes()),
         key_offset_(piece.layout->key_offset(piece.layer, piece.kv_head)),
         block_size_(piece.layout->block_size),
-        block_shift_(std::has_single_bit(static_cast<unsigned>(block_size_))
-                         ? std::countr_zero(static_cast<unsigned>(block_size_))
-                         : -1) {}
+        block_shift_(std::has_single_bit(block_size_) ? std::countr_zero(block_size_) : -1) {}
 
   // The tile that begins at `at` < piece.end.
   void Fill(int at, TileRows<T>* tile) const {
-    tile->num_tokens = piece_.rows == nullptr ? FillRun(at, tile) : FillRows(at, tile);
-    tile->Pad();
-  }
-
- private:
-  // Consecutive rows of one block.
-  int FillRun(int at, TileRows<T>* tile) const {
-    const int row = at % block_size_;
-    const int in_tile = kTileTokens - row % kTileTokens;
-    const int num_tokens = std::min({in_tile, block_size_ - row, piece_.end - at});
-    const std::byte* key = Key(at / block_size_, row);
-    for (int t = 0; t < num_tokens; ++t, key += row_bytes_) {
-      tile->keys[t] = reinterpret_cast<const T*>(key);
+    if (piece_.rows == nullptr) {
+      return tile->FillRun(*piece_.layout, piece_.blocks, key_offset_, at, piece_.end);
     }
-    return num_tokens;
-  }
-
-  int FillRows(int at, TileRows<T>* tile) const {
     int end = std::min(at / kTileTokens * kTileTokens + kTileTokens, piece_.end);
     if (at < piece_.num_first) end = std::min(end, piece_.num_first);
     for (int i = at; i < end; ++i) {
       const auto row = static_cast<unsigned>(piece_.rows[i]);
       const unsigned block = block_shift_ >= 0 ? row >> block_shift_ : row / block_size_;
       tile->keys[i - at] =
-          reinterpret_cast<const T*>(Key(block, static_cast<int>(row - block * block_size_)));
+          reinterpret_cast<const T*>(piece_.blocks[block] + key_offset_ +
+                                     static_cast<size_t>(row - block * block_size_) * row_bytes_);
     }
-    return end - at;
+    tile->num_tokens = end - at;
+    tile->Pad();
   }
 
-  const std::byte* Key(int block, int row) const {
-    return piece_.blocks[block] + key_offset_ + static_cast<size_t>(row) * row_bytes_;
-  }
-
+ private:
   const AttentionPiece& piece_;
   size_t row_bytes_, key_offset_;
-  int block_size_, block_shift_;
+  unsigned block_size_;
+  int block_shift_;  // log2 of block_size, or -1
 };
 
 // The heads [first_head, first_head + num_heads) of a piece.
@@ -116,9 +99,7 @@ void AttendHeads(const AttentionPiece& piece, int first_head, int num_heads) {
 
 template <int kDim, class T>
 void AttendPieceOf(const AttentionPiece& piece) {
-  // So many that their packed queries fit; all of them in any known model.
-  const int max_heads =
-      std::max(kMaxPackedFloats / piece.layout->head_dim / kDotHeads, 1) * kDotHeads;
+  const int max_heads = MaxPackedHeads(piece.layout->head_dim);
   for (int first = 0; first < piece.group_size; first += max_heads) {
     AttendHeads<kDim, T>(piece, first, std::min(max_heads, piece.group_size - first));
   }

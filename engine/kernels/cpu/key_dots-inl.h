@@ -15,6 +15,7 @@
 
 #include "engine/kernels/cpu/dot_tile-inl.h"
 #include "hwy/highway.h"
+#include "offload/kv_layout.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tokenbutler {
@@ -40,6 +41,10 @@ HWY_MAYBE_UNUSED constexpr int kLanes = static_cast<int>(hn::MaxLanes(FloatTag()
 HWY_MAYBE_UNUSED constexpr int kDotHeads = kLanes < 4 ? 1 : kLanes / 4;
 // Most floats that packed queries may take: they live on the stack.
 HWY_MAYBE_UNUSED constexpr int kMaxPackedFloats = 8192;
+
+// Query heads whose packed queries fit: all of them in any known model. REQUIRES: head_dim <=
+// 2048.
+HWY_INLINE int MaxPackedHeads(int head_dim) { return kMaxPackedFloats / head_dim / 4 * 4; }
 
 // Elements of a row of T that one step of DotKeys takes, in vectors of 4 per head.
 template <class T>
@@ -165,6 +170,20 @@ template <class T>
 struct TileRows {
   const T* keys[kTileTokens];
   int num_tokens = 0;
+
+  // The tokens from `at` on, before `end`, that lie in one block and between two multiples of
+  // kTileTokens in it.
+  HWY_INLINE void FillRun(const KvLayout& kv, const std::byte* const* blocks, size_t key_offset,
+                          int at, int end) {
+    const int row = at % kv.block_size;
+    const int in_tile = kTileTokens - row % kTileTokens;
+    num_tokens = std::min({in_tile, kv.block_size - row, end - at});
+    const std::byte* key = blocks[at / kv.block_size] + key_offset + row * kv.row_bytes();
+    for (int t = 0; t < num_tokens; ++t, key += kv.row_bytes()) {
+      keys[t] = reinterpret_cast<const T*>(key);
+    }
+    Pad();
+  }
 
   // Repeats the last row so that DotKeys may read a whole number of its steps.
   HWY_INLINE void Pad() {

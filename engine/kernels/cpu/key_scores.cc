@@ -1,9 +1,159 @@
 #include "engine/kernels/key_scores.h"
 
+#include <algorithm>
+#include <cmath>
+#include <new>
+
+#include "engine/kernels/online_softmax.h"
+
+// The order of these matters to Highway.
+// clang-format off
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/kernels/cpu/key_scores.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "engine/kernels/cpu/attend_tile-inl.h"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace tokenbutler {
+namespace HWY_NAMESPACE {
+
+// scores[t] = max(scores[t], max_h (softmax_scale * logits[h][t] - lse[h])) for a tile's tokens.
+HWY_INLINE void PoolLogits(const float* logits, int num_heads, int num_tokens, float softmax_scale,
+                           const float* lse, float* scores) {
+  const FloatTag d;
+  const auto scale = hn::Set(d, softmax_scale);
+  for (int t = 0; t < num_tokens; t += kLanes) {
+    const bool whole = t + kLanes <= num_tokens;
+    HWY_ALIGN float part[kLanes];
+    if (!whole) std::copy_n(scores + t, num_tokens - t, part);
+    FloatVec best = whole ? hn::LoadU(d, scores + t) : hn::Load(d, part);
+    for (int h = 0; h < num_heads; ++h) {
+      const FloatVec logit = hn::Mul(hn::LoadU(d, logits + h * kTileTokens + t), scale);
+      best = hn::Max(best, lse == nullptr ? logit : hn::Sub(logit, hn::Set(d, lse[h])));
+    }
+    if (whole) {
+      hn::StoreU(best, d, scores + t);
+    } else {
+      hn::Store(best, d, part);
+      std::copy_n(part, num_tokens - t, scores + t);
+    }
+  }
+}
+
+// Tokens [begin, end) for the heads [first_head, first_head + num_heads); adds to `states`
+// [group_size] unless null.
+template <int kDim, class T>
+void ScoreHeads(const KeyScoresParams& p, int begin, int end, int first_head, int num_heads,
+                OnlineSoftmaxState* states) {
+  const int head_dim = p.layout.head_dim;
+  const size_t key_offset = p.layout.key_offset(p.layer, p.kv_head);
+  HWY_ALIGN float packed[kMaxPackedFloats];
+  HWY_ALIGN TileLogits logits = {};
+  float rescale[kTileHeads];
+  PackQueries<T>(p.query + static_cast<size_t>(first_head) * head_dim, num_heads, head_dim, packed);
+  TileRows<T> rows[2];
+  rows[0].FillRun(p.layout, p.blocks, key_offset, begin, end);
+  for (int t = 0; t < rows[0].num_tokens; ++t) PrefetchRow(rows[0].keys[t], head_dim);
+  int which = 0;
+  for (int at = begin; at < end; which = 1 - which) {
+    const TileRows<T>& tile = rows[which];
+    const int next = at + tile.num_tokens;
+    if (next < end) rows[1 - which].FillRun(p.layout, p.blocks, key_offset, next, end);
+    for (int h = 0; h < num_heads; h += kTileHeads) {
+      const int heads = std::min(kTileHeads, num_heads - h);
+      const int head = first_head + h;
+      TileDots<kDim>(tile, h == 0 && next < end ? &rows[1 - which] : nullptr, head_dim,
+                     packed + h * head_dim, heads, logits);
+      PoolLogits(logits, heads, tile.num_tokens, p.softmax_scale,
+                 p.lse == nullptr ? nullptr : p.lse + head, p.scores + (at - p.begin));
+      if (states == nullptr) continue;
+      const AttentionTile<T> sums{
+          .rows = &tile, .softmax_scale = p.softmax_scale, .states = states + head};
+      SoftmaxTile(sums, 0, heads, logits, rescale);
+    }
+    at = next;
+  }
+}
+
+template <int kDim, class T>
+void ScoreRangeOf(const KeyScoresParams& p, int begin, int end, OnlineSoftmaxState* states) {
+  std::fill(p.scores + (begin - p.begin), p.scores + (end - p.begin),
+            -std::numeric_limits<float>::infinity());
+  const int max_heads = MaxPackedHeads(p.layout.head_dim);
+  for (int first = 0; first < p.group_size; first += max_heads) {
+    ScoreHeads<kDim, T>(p, begin, end, first, std::min(max_heads, p.group_size - first), states);
+  }
+}
+
+void ScoreRange(const KeyScoresParams& p, int begin, int end, OnlineSoftmaxState* states) {
+  switch (p.layout.dtype) {
+    case DType::kBF16:
+      if (p.layout.head_dim == 64) return ScoreRangeOf<64, BF16>(p, begin, end, states);
+      if (p.layout.head_dim == 128) return ScoreRangeOf<128, BF16>(p, begin, end, states);
+      return ScoreRangeOf<0, BF16>(p, begin, end, states);
+    case DType::kF16:
+      return ScoreRangeOf<0, F16>(p, begin, end, states);
+    default:
+      return ScoreRangeOf<0, float>(p, begin, end, states);
+  }
+}
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace HWY_NAMESPACE
+}  // namespace tokenbutler
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace tokenbutler {
 
-size_t KeyScoresWorkspaceFloats(int) { return 16; }
+HWY_EXPORT(ScoreRange);
 
-void KeyScores(const KeyScoresParams& p, ComputePool&) { KeyScoresPlain(p); }
+namespace {
+
+// Tokens are cut into at most kMaxRanges ranges of at least kMinRangeTokens, multiples of the tile.
+constexpr int kMaxRanges = 64;
+constexpr int kMinRangeTokens = 1024;
+constexpr int kRangeAlign = 64;
+
+// States of a range's heads, on cache lines of their own.
+size_t RangeStates(int group_size) {
+  constexpr size_t kPerLine = 64 / sizeof(OnlineSoftmaxState);
+  return (group_size + kPerLine - 1) / kPerLine * kPerLine;
+}
+
+}  // namespace
+
+size_t KeyScoresWorkspaceFloats(int group_size) {
+  return kMaxRanges * RangeStates(group_size) * sizeof(OnlineSoftmaxState) / sizeof(float);
+}
+
+void KeyScores(const KeyScoresParams& p, ComputePool& pool) {
+  const int num_tokens = std::max(0, p.end - p.begin);
+  const int share = (num_tokens + kMaxRanges - 1) / kMaxRanges;
+  const int range_tokens =
+      std::max(kMinRangeTokens, (share + kRangeAlign - 1) / kRangeAlign * kRangeAlign);
+  const int num_ranges = (num_tokens + range_tokens - 1) / range_tokens;
+  auto* states = reinterpret_cast<OnlineSoftmaxState*>(p.workspace);
+  const size_t states_per_range = RangeStates(p.group_size);
+  pool.ParallelFor(num_ranges, [&](int range) {
+    OnlineSoftmaxState* mine = nullptr;
+    if (p.lse_out != nullptr) {
+      mine = states + range * states_per_range;
+      for (int h = 0; h < p.group_size; ++h) new (&mine[h]) OnlineSoftmaxState;
+    }
+    const int begin = p.begin + range * range_tokens;
+    HWY_DYNAMIC_DISPATCH(ScoreRange)(p, begin, std::min(begin + range_tokens, p.end), mine);
+  });
+  for (int h = 0; p.lse_out != nullptr && h < p.group_size; ++h) {
+    OnlineSoftmaxState all;
+    for (int range = 0; range < num_ranges; ++range) {
+      all.Merge(states[range * states_per_range + h], /*head_dim=*/0);
+    }
+    p.lse_out[h] = all.lse();
+  }
+}
 
 }  // namespace tokenbutler
+#endif  // HWY_ONCE
