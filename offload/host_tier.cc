@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/logging.h"
+
 namespace tokenbutler {
 namespace {
 
@@ -40,6 +42,9 @@ absl::StatusOr<HostTier> HostTier::Create(const KvLayout& layout, const Options&
     ASSIGN_OR_RETURN(
         Buffer region,
         Buffer::Allocate(static_cast<size_t>(blocks) * tier.stride_bytes_, MemoryKind::kHugePage));
+    if (!PlacePages(region.data(), region.size(), options.numa, MemoryNodes())) {
+      LogWarning("the system does not spread the KV cache over its memory nodes");
+    }
     if (options.prefault) Prefault(&region);
     tier.bases_.push_back(region.data());
     tier.regions_.push_back(std::move(region));

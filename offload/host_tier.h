@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/buffer.h"
+#include "base/numa.h"
 #include "base/status.h"
 #include "offload/block_table.h"
 #include "offload/kv_layout.h"
@@ -25,6 +26,8 @@ class HostTier {
     // Touch every page now: a start that takes longer (about 1 s per 5 GiB), but memory that is not
     // there shows at start and no page fault hits a step. Off: pages come with first use.
     bool prefault = false;
+    // On which memory nodes the pages lie. Change it when the compute threads run on several.
+    NumaPlacement numa = NumaPlacement::kFirstTouch;
   };
 
   // INVALID_ARGUMENT when `layout` has no bytes or the capacity is below one block, naming both;

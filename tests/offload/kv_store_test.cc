@@ -58,6 +58,18 @@ TEST(HostTierTest, BlocksAreAlignedDisjointAndSpreadOverTheRegions) {
   }
 }
 
+TEST(HostTierTest, PlacesItsPagesWhereverTheMachineHasNodes) {
+  const auto tier = HostTier::Create(SmallLayout(), {.capacity_bytes = 10 * 960,
+                                                     .max_region_bytes = 3 * 960,
+                                                     .prefault = true,
+                                                     .numa = NumaPlacement::kInterleave});
+  ASSERT_TRUE(tier.ok()) << tier.status();
+  for (BlockId block = 0; block < tier->num_blocks(); ++block) {
+    std::memset(tier->block(block), block, 960);
+  }
+  EXPECT_EQ(tier->block(9)[959], std::byte{9});
+}
+
 TEST(HostTierTest, DefaultCapacityIsAShareOfWhatIsLeft) {
   EXPECT_EQ(DefaultKvCapacityBytes(
                 {.limit_bytes = 1000, .used_bytes = 100, .reserve_bytes = 400, .fraction = 0.5}),
