@@ -13,7 +13,8 @@ namespace tokenbutler {
 //   mass[t] += sum_i sum_h exp(softmax_scale * query[i, h] . k[t] - lse[i, h])
 // for t <= position(i) = first_position + i, with lse[i, h] over those t. What SnapKV and H2O
 // choose by.
-inline constexpr int kAttentionMassBatch = 8;  // queries that share a pass over the keys
+inline constexpr int kAttentionMassBatch = 8;    // queries that share a pass over the keys
+inline constexpr int kAttentionMassRange = 512;  // tokens that a task adds up
 
 struct AttentionMassParams {
   // Row i, [group_size, head_dim] after RoPE, begins `stride` floats after row i - 1.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <type_traits>
 
 // The order of these matters to Highway.
 // clang-format off
@@ -20,16 +21,19 @@ namespace HWY_NAMESPACE {
 
 constexpr int kMaxHeadDim = 512;
 static_assert(kAttentionMassBatch == kTileHeads);
+constexpr int kRangeTokens = kAttentionMassRange;
 
-// Up to kTileHeads of the queries, numbered row * group_size + head, one after the other.
+// Up to kTileHeads of the queries, numbered row * group_size + head.
+template <class T>
 struct QueryBatch {
   int first = 0, size = 0;
   int limits[kTileHeads];  // tokens that each may see, ascending
   int last_limit = 0;
-  alignas(64) float queries[kTileHeads * kMaxHeadDim];
+  HWY_ALIGN float packed[kTileHeads * kMaxHeadDim];
 
   QueryBatch(const AttentionMassParams& p, int batch) {
     const int head_dim = p.layout.head_dim;
+    float queries[kTileHeads * kMaxHeadDim];
     first = batch * kTileHeads;
     size = std::min(kTileHeads, p.num_rows * p.group_size - first);
     for (int i = 0; i < size; ++i) {
@@ -38,6 +42,7 @@ struct QueryBatch {
       std::copy_n(query, head_dim, queries + static_cast<size_t>(i) * head_dim);
       limits[i] = last_limit = p.first_position + row + 1;
     }
+    PackQueries<T>(queries, size, head_dim, packed);
   }
 };
 
@@ -75,19 +80,19 @@ HWY_INLINE FloatVec ExpBelow(FloatTag d, FloatVec x, FloatVec max) {
   return hn::Exp(d, hn::Max(hn::Sub(x, max), hn::Set(d, -105.0f)));
 }
 
-template <class T>
+template <int kDim, class T>
 void BatchLse(const AttentionMassParams& p, int index) {
   const FloatTag d;
   const int lanes = static_cast<int>(hn::Lanes(d));
-  const QueryBatch batch(p, index);
+  const QueryBatch<T> batch(p, index);
   float maxes[kTileHeads], sums[kTileHeads];
   std::fill_n(maxes, kTileHeads, kMasked);
   std::fill_n(sums, kTileHeads, 0.0f);
-  alignas(64) TileLogits logits;
+  HWY_ALIGN TileLogits logits = {};
   TileRows<T> tile;
   for (int begin = 0; begin < batch.last_limit; begin += kTileTokens) {
     FillTile(p, begin, batch.last_limit, &tile);
-    TileDots<T>(tile, nullptr, p.layout.head_dim, batch.queries, batch.size, logits);
+    TileDots<kDim, T>(tile, nullptr, p.layout.head_dim, batch.packed, batch.size, logits);
     for (int i = 0; i < batch.size; ++i) {
       float* row = logits + i * kTileTokens;
       const int visible = std::min(batch.limits[i] - begin, kTileTokens);
@@ -108,60 +113,71 @@ void BatchLse(const AttentionMassParams& p, int index) {
   for (int i = 0; i < batch.size; ++i) p.lse[batch.first + i] = maxes[i] + std::log(sums[i]);
 }
 
-// Adds all queries' weights to the mass of tokens [begin, end); `begin` is a multiple of
-// kTileTokens.
-template <class T>
-void AddMass(const AttentionMassParams& p, int begin, int end) {
+// Adds a batch's weights to the mass [tile.num_tokens, padded to a tile] of the tokens from
+// `begin`.
+template <int kDim, class T>
+void AddBatch(const AttentionMassParams& p, const QueryBatch<T>& batch, const TileRows<T>& tile,
+              int begin, float* mass) {
   const FloatTag d;
   const int lanes = static_cast<int>(hn::Lanes(d));
-  const int num_batches = (p.num_rows * p.group_size + kTileHeads - 1) / kTileHeads;
-  alignas(64) TileLogits logits;
-  alignas(64) float mass[kTileTokens];
-  TileRows<T> tile;
-  for (; begin < end; begin += kTileTokens) {
-    FillTile(p, begin, end, &tile);
-    std::fill_n(mass, kTileTokens, 0.0f);
-    std::copy_n(p.mass + begin, tile.num_tokens, mass);
-    for (int b = 0; b < num_batches; ++b) {
-      const QueryBatch batch(p, b);
-      if (batch.last_limit <= begin) continue;
-      TileDots<T>(tile, nullptr, p.layout.head_dim, batch.queries, batch.size, logits);
-      for (int i = 0; i < batch.size; ++i) {
-        float* row = logits + i * kTileTokens;
-        const int visible = std::min(batch.limits[i] - begin, tile.num_tokens);
-        if (visible <= 0) continue;
-        ToLogits(p.softmax_scale, visible, row);
-        const auto lse = hn::Set(d, p.lse[batch.first + i]);
-        for (int t = 0; t < visible; t += lanes) {
-          const auto weight = ExpBelow(d, hn::LoadU(d, row + t), lse);
-          hn::StoreU(hn::Add(hn::LoadU(d, mass + t), weight), d, mass + t);
-        }
-      }
+  HWY_ALIGN TileLogits logits = {};
+  TileDots<kDim, T>(tile, nullptr, p.layout.head_dim, batch.packed, batch.size, logits);
+  for (int i = 0; i < batch.size; ++i) {
+    float* row = logits + i * kTileTokens;
+    const int visible = std::min(batch.limits[i] - begin, tile.num_tokens);
+    if (visible <= 0) continue;
+    ToLogits(p.softmax_scale, visible, row);
+    const auto lse = hn::Set(d, p.lse[batch.first + i]);
+    for (int t = 0; t < visible; t += lanes) {
+      const auto weight = ExpBelow(d, hn::LoadU(d, row + t), lse);
+      hn::StoreU(hn::Add(hn::LoadU(d, mass + t), weight), d, mass + t);
     }
-    std::copy_n(mass, tile.num_tokens, p.mass + begin);
+  }
+}
+
+// Adds all queries' weights to the mass of tokens [begin, end), at most kRangeTokens; `begin` is a
+// multiple of kTileTokens.
+template <int kDim, class T>
+void AddMass(const AttentionMassParams& p, int begin, int end) {
+  constexpr int kMaxTiles = kRangeTokens / kTileTokens;
+  const int num_batches = (p.num_rows * p.group_size + kTileHeads - 1) / kTileHeads;
+  HWY_ALIGN float mass[kRangeTokens] = {};
+  std::copy(p.mass + begin, p.mass + end, mass);
+  TileRows<T> tiles[kMaxTiles];
+  const int num_tiles = (end - begin + kTileTokens - 1) / kTileTokens;
+  for (int i = 0; i < num_tiles; ++i) FillTile(p, begin + i * kTileTokens, end, &tiles[i]);
+  for (int b = 0; b < num_batches; ++b) {
+    const QueryBatch<T> batch(p, b);
+    for (int i = 0; i < num_tiles && begin + i * kTileTokens < batch.last_limit; ++i) {
+      AddBatch<kDim, T>(p, batch, tiles[i], begin + i * kTileTokens, mass + i * kTileTokens);
+    }
+  }
+  std::copy(mass, mass + (end - begin), p.mass + begin);
+}
+
+// Calls fn(integral_constant head_dim if the compiler is to know it, else 0; a value of the keys'
+// type).
+template <class Fn>
+void WithKeyType(const KvLayout& kv, const Fn& fn) {
+  switch (kv.dtype) {
+    case DType::kBF16:
+      if (kv.head_dim == 64) return fn(std::integral_constant<int, 64>(), BF16());
+      if (kv.head_dim == 128) return fn(std::integral_constant<int, 128>(), BF16());
+      return fn(std::integral_constant<int, 0>(), BF16());
+    case DType::kF16:
+      return fn(std::integral_constant<int, 0>(), F16());
+    default:
+      return fn(std::integral_constant<int, 0>(), float());
   }
 }
 
 void AnyBatchLse(const AttentionMassParams& p, int batch) {
-  switch (p.layout.dtype) {
-    case DType::kBF16:
-      return BatchLse<BF16>(p, batch);
-    case DType::kF16:
-      return BatchLse<F16>(p, batch);
-    default:
-      return BatchLse<float>(p, batch);
-  }
+  WithKeyType(p.layout, [&](auto dim, auto key) { BatchLse<dim.value, decltype(key)>(p, batch); });
 }
 
 void AddAnyMass(const AttentionMassParams& p, int begin, int end) {
-  switch (p.layout.dtype) {
-    case DType::kBF16:
-      return AddMass<BF16>(p, begin, end);
-    case DType::kF16:
-      return AddMass<F16>(p, begin, end);
-    default:
-      return AddMass<float>(p, begin, end);
-  }
+  WithKeyType(p.layout,
+              [&](auto dim, auto key) { AddMass<dim.value, decltype(key)>(p, begin, end); });
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)
@@ -176,16 +192,15 @@ HWY_EXPORT(AnyBatchLse);
 HWY_EXPORT(AddAnyMass);
 
 void AttentionMass(const AttentionMassParams& p, ComputePool& pool) {
-  constexpr int kRangeTokens = 512;  // whole tiles
   const int num_tokens = p.first_position + p.num_rows;
   if (p.num_rows == 0) return;
   const int num_queries = p.num_rows * p.group_size;
   pool.ParallelFor((num_queries + kAttentionMassBatch - 1) / kAttentionMassBatch, [&](int batch) {
     HWY_DYNAMIC_DISPATCH(AnyBatchLse)(p, batch);
   });
-  pool.ParallelFor((num_tokens + kRangeTokens - 1) / kRangeTokens, [&](int range) {
-    const int begin = range * kRangeTokens;
-    HWY_DYNAMIC_DISPATCH(AddAnyMass)(p, begin, std::min(begin + kRangeTokens, num_tokens));
+  pool.ParallelFor((num_tokens + kAttentionMassRange - 1) / kAttentionMassRange, [&](int range) {
+    const int begin = range * kAttentionMassRange;
+    HWY_DYNAMIC_DISPATCH(AddAnyMass)(p, begin, std::min(begin + kAttentionMassRange, num_tokens));
   });
 }
 

@@ -62,13 +62,14 @@ void PageBoundsToFloats(const PageBoundsParams& p, int page, float* bounds) {
 
 // A product with the maximum where the query is positive, with the minimum where it is negative:
 // the score is one dot of the bounds with the query's positive part followed by its negative part.
-template <class T>
+template <int kDim, class T>
 void ScorePages(const PageScoresParams& p, const PageScoresParams::Head& head, int begin, int end) {
   const FloatTag d;
   const int lanes = static_cast<int>(hn::Lanes(d));
-  const size_t dim = 2 * static_cast<size_t>(p.head_dim);
-  alignas(64) float queries[kTileHeads * 2 * kMaxPageHeadDim];
-  alignas(64) TileLogits dots;
+  const int dim = 2 * p.head_dim;
+  float queries[kTileHeads * 2 * kMaxPageHeadDim];
+  HWY_ALIGN float packed[kTileHeads * 2 * kMaxPageHeadDim];
+  HWY_ALIGN TileLogits dots = {};
   TileRows<T> rows[2];
   const auto fill = [&](int page, TileRows<T>* tile) {
     tile->num_tokens = std::min(kTileTokens, end - page);
@@ -90,20 +91,22 @@ void ScorePages(const PageScoresParams& p, const PageScoresParams::Head& head, i
         parts[p.head_dim + c] = std::min(query[c], 0.0f);
       }
     }
+    PackQueries<T>(queries, num_heads, dim, packed);
     int which = 0;
     fill(begin, &rows[0]);
     for (int page = begin; page < end; page += kTileTokens, which = 1 - which) {
       const bool has_next = page + kTileTokens < end;
       if (has_next) fill(page + kTileTokens, &rows[1 - which]);
       const int num_pages = rows[which].num_tokens;
-      TileDots(rows[which], has_next ? &rows[1 - which] : nullptr, dim, queries, num_heads, dots);
+      TileDots<kDim, T>(rows[which], has_next ? &rows[1 - which] : nullptr, dim, packed, num_heads,
+                        dots);
       float* scores = head.scores + page;
       for (int i = 0; i < num_pages; i += lanes) {
         auto best = hn::LoadU(d, dots + i);
         for (int h = 1; h < num_heads; ++h) {
           best = hn::Max(best, hn::LoadU(d, dots + h * kTileTokens + i));
         }
-        alignas(64) float lane_scores[hn::MaxLanes(FloatTag())];
+        HWY_ALIGN float lane_scores[hn::MaxLanes(FloatTag())];
         hn::Store(best, d, lane_scores);
         for (int lane = 0; lane < std::min(lanes, num_pages - i); ++lane) {
           scores[i + lane] =
@@ -118,11 +121,12 @@ void ScorePageRange(const PageScoresParams& p, const PageScoresParams::Head& hea
                     int end) {
   switch (p.dtype) {
     case DType::kBF16:
-      return ScorePages<BF16>(p, head, begin, end);
+      if (p.head_dim == 64) return ScorePages<128, BF16>(p, head, begin, end);
+      return ScorePages<0, BF16>(p, head, begin, end);
     case DType::kF16:
-      return ScorePages<F16>(p, head, begin, end);
+      return ScorePages<0, F16>(p, head, begin, end);
     default:
-      return ScorePages<float>(p, head, begin, end);
+      return ScorePages<0, float>(p, head, begin, end);
   }
 }
 
