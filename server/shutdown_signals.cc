@@ -10,6 +10,7 @@
 namespace tokenbutler {
 
 ShutdownSignals::ShutdownSignals(std::function<void()> on_first) : on_first_(std::move(on_first)) {
+  std::signal(SIGHUP, SIG_IGN);
   sigemptyset(&signals_);
   sigaddset(&signals_, SIGTERM);
   sigaddset(&signals_, SIGINT);

@@ -9,11 +9,12 @@
 namespace tokenbutler {
 
 // SIGTERM and SIGINT, taken by a thread of their own: the first asks for a drain, the second ends
-// the process at once (exit code 128 + signal).
+// the process at once (exit code 128 + signal). SIGHUP is ignored: there is nothing to read again,
+// and a terminal that closes must not cut streams off.
 class ShutdownSignals {
  public:
-  // Blocks the signals in the calling thread and in every thread it starts from now on.
-  // REQUIRES: no other thread runs yet. `on_first` is called on the signals' thread.
+  // Ignores SIGHUP; blocks the others in the calling thread and in every thread it starts from now
+  // on. REQUIRES: no other thread runs yet. `on_first` is called on the signals' thread.
   explicit ShutdownSignals(std::function<void()> on_first);
   ~ShutdownSignals();
   ShutdownSignals(const ShutdownSignals&) = delete;

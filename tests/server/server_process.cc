@@ -29,15 +29,9 @@ std::string ReadFile(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-std::string NewFolder() {
-  std::string name = std::filesystem::temp_directory_path() / "tokenbutler-test-XXXXXX";
-  return mkdtemp(name.data());
-}
-
 }  // namespace
 
 ChildProcess::ChildProcess(const std::vector<std::string>& command) {
-  output_path_ = NewFolder() + "/output";
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
@@ -56,7 +50,6 @@ ChildProcess::~ChildProcess() {
     Signal(SIGKILL);
     Wait();
   }
-  std::filesystem::remove_all(std::filesystem::path(output_path_).parent_path());
 }
 
 void ChildProcess::Signal(int signal) const { kill(pid_, signal); }
@@ -80,33 +73,27 @@ std::optional<int> ChildProcess::Wait(absl::Duration timeout) {
 
 std::string ChildProcess::output() const { return ReadFile(output_path_); }
 
-ServerProcess::ServerProcess(const std::string& model, const std::vector<std::string>& flags)
-    : folder_(NewFolder()) {
+ServerProcess::ServerProcess(const std::string& model, const std::vector<std::string>& flags) {
   std::vector<std::string> command = {TOKENBUTLER_SERVER_BINARY,
                                       "--model",
                                       model,
                                       "--port",
                                       "0",
                                       "--port-file",
-                                      folder_ + "/port",
+                                      (folder_.path() / "port").string(),
                                       "--metrics-port",
                                       "0",
                                       "--metrics-port-file",
-                                      folder_ + "/metrics_port"};
+                                      (folder_.path() / "metrics_port").string()};
   command.insert(command.end(), flags.begin(), flags.end());
   process_ = std::make_unique<ChildProcess>(command);
-}
-
-ServerProcess::~ServerProcess() {
-  process_.reset();
-  std::filesystem::remove_all(folder_);
 }
 
 bool ServerProcess::WaitUntilListening() {
   const absl::Time limit = absl::Now() + kStartLimit;
   while (process_->running() && absl::Now() < limit) {
-    port_ = std::atoi(ReadFile(folder_ + "/port").c_str());
-    metrics_port_ = std::atoi(ReadFile(folder_ + "/metrics_port").c_str());
+    port_ = std::atoi(ReadFile(folder_.path() / "port").c_str());
+    metrics_port_ = std::atoi(ReadFile(folder_.path() / "metrics_port").c_str());
     if (port_ > 0 && metrics_port_ > 0) return true;
     absl::SleepFor(absl::Milliseconds(5));
   }

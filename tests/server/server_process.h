@@ -9,6 +9,7 @@
 
 #include "absl/time/time.h"
 #include "grpcpp/channel.h"
+#include "tests/testing/temporary_folder.h"
 
 namespace tokenbutler {
 
@@ -30,14 +31,14 @@ class ChildProcess {
  private:
   pid_t pid_ = -1;
   std::optional<int> exit_code_;
-  std::string output_path_;
+  TemporaryFolder folder_;
+  const std::string output_path_ = (folder_.path() / "output").string();
 };
 
 // The real tokenbutler-server on free ports.
 class ServerProcess {
  public:
   ServerProcess(const std::string& model, const std::vector<std::string>& flags);
-  ~ServerProcess();
 
   // False when it ended, or was not ready in time; output() says why.
   bool WaitUntilListening();
@@ -50,7 +51,7 @@ class ServerProcess {
   double Metric(const std::string& series) const;
 
  private:
-  std::string folder_;
+  TemporaryFolder folder_;
   std::unique_ptr<ChildProcess> process_;
   int port_ = 0;
   int metrics_port_ = 0;
