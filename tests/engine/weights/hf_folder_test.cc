@@ -1,7 +1,6 @@
 // The files of a Hugging Face folder around its weights.
 
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <variant>
 
@@ -9,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/safetensors_writer.h"
+#include "tests/testing/temporary_folder.h"
 
 namespace tokenbutler {
 namespace {
@@ -20,19 +20,11 @@ using testing::HasSubstr;
 class FolderTest : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::path(testing::TempDir()) /
-              testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
     const std::filesystem::path tiny(TOKENBUTLER_TEST_DATA "/tiny_models/llama-none");
     std::filesystem::copy_file(tiny / "config.json", folder_ / "config.json");
     std::filesystem::copy_file(tiny / "model.safetensors", folder_ / "model.safetensors");
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  void Write(const std::string& name, const std::string& bytes) {
-    std::ofstream(folder_ / name, std::ios::binary) << bytes;
-  }
+  void Write(const std::string& name, const std::string& bytes) { temporary_.Write(name, bytes); }
   LoadedModel Load() {
     absl::StatusOr<LoadedModel> model = LoadModel(folder_.string(), {});
     EXPECT_TRUE(model.ok()) << model.status();
@@ -40,7 +32,8 @@ class FolderTest : public testing::Test {
   }
   std::string Error() { return std::string(LoadModel(folder_.string(), {}).status().message()); }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 TEST_F(FolderTest, ReadsTokenizerFilesTemplateAndDefaults) {

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <limits>
 #include <string>
@@ -12,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/gguf_writer.h"
+#include "tests/testing/temporary_folder.h"
 
 namespace tokenbutler {
 namespace {
@@ -73,17 +73,8 @@ GgufWriter TinyMetadata(const std::string& without = "", const std::string& arch
 
 class LoaderTest : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::path(testing::TempDir()) /
-              testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   std::string Write(const std::string& name, const std::string& bytes) {
-    std::ofstream(folder_ / name, std::ios::binary) << bytes;
-    return (folder_ / name).string();
+    return temporary_.Write(name, bytes);
   }
   absl::StatusOr<LoadedModel> LoadFile(GgufWriter writer) {
     LoadOptions options;
@@ -98,7 +89,8 @@ class LoaderTest : public testing::Test {
     EXPECT_THAT(std::string(status.message()), HasSubstr("model.gguf"));
   }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 TEST_F(LoaderTest, PutsInterleavedRowsBackIntoHalves) {

@@ -2,7 +2,6 @@
 
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "tests/testing/allocation_counter.h"
 #include "tests/testing/gguf_writer.h"
 #include "tests/testing/safetensors_writer.h"
+#include "tests/testing/temporary_folder.h"
 
 namespace tokenbutler {
 namespace {
@@ -182,27 +182,20 @@ TEST(SafetensorsDamageTest, DeepNestingDoesNotOverflowTheStack) {
 class ShardedFolderTest : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::path(testing::TempDir()) /
-              testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
     Write("one.safetensors",
           SafetensorsBytes(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "1234"));
     Write("two.safetensors",
           SafetensorsBytes(R"({"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "1234"));
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  void Write(const std::string& name, const std::string& bytes) {
-    std::ofstream(folder_ / name, std::ios::binary) << bytes;
-  }
+  void Write(const std::string& name, const std::string& bytes) { temporary_.Write(name, bytes); }
   std::string Error(const std::string& index) {
     Write("model.safetensors.index.json", index);
     const absl::StatusOr<SafetensorsFolder> folder = SafetensorsFolder::Open(folder_.string());
     return folder.ok() ? "no error" : Message(folder.status());
   }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 TEST_F(ShardedFolderTest, FindsTensorsInTheirShards) {
