@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <string_view>
 
 #include "base/status.h"
 #include "engine/models/json_fields.h"
@@ -11,6 +12,7 @@ namespace tokenbutler {
 namespace {
 
 constexpr double kMaxPositions = 1 << 28;
+constexpr char kRopeScaling[] = "--rope-scaling";
 
 // What the model was trained for: the scaling's original context, or what the file declares.
 int OriginalMaxPosition(const ModelConfig& config) {
@@ -20,7 +22,7 @@ int OriginalMaxPosition(const ModelConfig& config) {
 }
 
 absl::Status ReplaceScaling(const std::string& json, ModelConfig* config) {
-  ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Parse(json, "--rope-scaling"));
+  ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Parse(json, kRopeScaling));
   if (!fields.Has("rope_type") && !fields.Has("type")) {
     return InvalidArgumentError("--rope-scaling has no rope_type");
   }
@@ -28,7 +30,12 @@ absl::Status ReplaceScaling(const std::string& json, ModelConfig* config) {
   RopeConfig rope;
   rope.theta = config->rope.theta;
   const absl::Status read = ReadRopeScaling(fields, "", original, &rope);
-  if (!read.ok()) return Annotate(read, "--rope-scaling");
+  if (!read.ok()) {
+    // A value of the wrong JSON type is reported with its source already.
+    const bool named = std::string_view(read.message().data(), read.message().size())
+                           .substr(0, sizeof(kRopeScaling) - 1) == kRopeScaling;
+    return named ? read : Annotate(read, kRopeScaling);
+  }
 
   double extended = original;
   if (rope.scaling == RopeConfig::Scaling::kYarn) {

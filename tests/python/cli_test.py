@@ -171,6 +171,26 @@ def test_output_that_cannot_be_written(cli):
             assert b"cannot write to standard output" in done.stderr
 
 
+# Else the first socket would get the number 1, and the answer.
+def test_standard_streams_that_are_closed(cli, server):
+    for arguments in (ANSWER, ("tokenize", "Hello"), ("health",), ("--help",)):
+        connection = () if arguments == ("--help",) else ("--server", server.address)
+        done = subprocess.run(["bash", "-c", '"$@" <&- >&-', "bash", serving.CLI, *arguments, *connection],
+                              stderr=subprocess.PIPE, timeout=serving.CALL_SECONDS)
+        assert done.returncode == 1, arguments
+    done = subprocess.run(["bash", "-c", '"$@" 2>&-', "bash", serving.CLI, *ANSWER, "--server", server.address],
+                          stdout=subprocess.PIPE, timeout=serving.CALL_SECONDS)
+    assert done.returncode == 0
+    assert done.stdout == cli(*ANSWER).stdout != b""
+
+
+def test_numbers_that_are_none_are_refused(cli):
+    for flag, value in (("--timeout", "nan"), ("--timeout", "-1"), ("--timeout", "1e9"), ("--seed", "-1"), ("--seed", "1.5")):
+        done = cli("generate", flag, value, "--max-tokens", "1", "Hello")
+        assert done.returncode == 2, (flag, value)
+        assert flag.encode() in done.stderr
+
+
 def test_counts_are_the_servers_to_refuse(cli):
     for n in ("-1", "0", "2147483647"):
         done = cli("generate", "-n", n, "--max-tokens", "1", "Hello")

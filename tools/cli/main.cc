@@ -1,6 +1,10 @@
 // tokenbutler: the command-line client.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <functional>
+#include <iostream>
 #include <string>
 #include <system_error>
 
@@ -39,13 +43,21 @@ struct Flags {
   std::vector<std::string> request_ids;
 };
 
+// CLI::Range lets "nan" pass.
+std::string CheckTimeout(const std::string& text) {
+  constexpr double kMaxSeconds = 86400;
+  double seconds = 0;
+  if (CLI::detail::lexical_cast(text, seconds) && seconds >= 0 && seconds <= kMaxSeconds) return {};
+  return fmt::format("{} is not a number from 0 to {}", text, kMaxSeconds);
+}
+
 // The flags that every command has.
 void AddConnection(CLI::App* app, Flags* flags) {
   app->add_option("-s,--server", flags->server, "Address of the server")
       ->capture_default_str()
       ->group("Connection");
   app->add_option("--timeout", flags->timeout_seconds, "Seconds until a call is given up; 0: none")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(CheckTimeout)
       ->group("Connection");
 }
 
@@ -130,7 +142,16 @@ ExitCode RunAndFlush(const Command& command, Client* client) {
   return kExitFailed;
 }
 
+// A socket would take the number of a standard stream that is closed, and get what is meant for
+// that. Something stands in for it: reading finds nothing, writing results fails.
+void FillClosedStreams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(fd, F_GETFD) == -1) open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR);
+  }
+}
+
 int Main(int argc, char** argv) {
+  FillClosedStreams();
   Flags flags;
   Command command;
   CLI::App app("Client of a TokenButler Server.", "tokenbutler");
@@ -143,7 +164,8 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {
-    return app.exit(success);  // --help, --version
+    const int code = app.exit(success);  // --help, --version
+    return std::cout.flush() ? code : kExitFailed;
   } catch (const CLI::ParseError& error) {
     app.exit(error);
     return kExitUsage;

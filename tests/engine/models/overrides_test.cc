@@ -94,6 +94,9 @@ TEST(OverridesTest, BadScalingsNameTheFlag) {
   ExpectError(Plain(), {.rope_scaling = "{}"}, kInvalid, "--rope-scaling has no rope_type");
   ExpectError(Plain(), {.rope_scaling = R"({"rope_type":"yarn","factor":0})"}, kInvalid,
               "--rope-scaling: factor is 0");
+  ModelConfig config = Plain();
+  EXPECT_EQ(ApplyOverrides({.rope_scaling = R"({"rope_type":5})"}, &config).message(),
+            "--rope-scaling: rope_type is a number, wanted a string");
   ExpectError(Plain(), {.rope_scaling = R"({"rope_type":"yarn","factor":65536})"}, kInvalid,
               "extends the context");
   ExpectError(Plain(), {.rope_scaling = R"({"rope_type":"dynamic","factor":2})"},
