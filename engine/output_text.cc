@@ -30,6 +30,7 @@ OutputText::OutputText(OutputText&&) noexcept = default;
 OutputText& OutputText::operator=(OutputText&&) noexcept = default;
 
 OutputText::Update OutputText::Append(int32_t token_id, PositionLogprobs logprobs) {
+  ForgetSentChunk();
   ++num_tokens_;
   ++tokens_since_chunk_;
   if (options_.output.return_token_ids) next_.token_ids.push_back(token_id);
@@ -48,7 +49,17 @@ OutputText::Update OutputText::Append(int32_t token_id, PositionLogprobs logprob
   return {TakeChunk(/*last=*/false), std::nullopt};
 }
 
-OutputText::Update OutputText::Flush() { return Finish(std::nullopt); }
+OutputText::Update OutputText::Flush() {
+  ForgetSentChunk();
+  return Finish(std::nullopt);
+}
+
+void OutputText::ForgetSentChunk() {
+  if (!std::exchange(next_sent_, false)) return;
+  next_.text.clear();
+  next_.token_ids.clear();
+  next_.logprobs.clear();
+}
 
 OutputText::Update OutputText::Finish(std::optional<StopEvent> stop) {
   if (std::optional<StopEvent> earlier = Absorb(decoder_->Finish(), may_stop())) {
@@ -90,18 +101,17 @@ std::optional<StopEvent> OutputText::Absorb(std::string_view text, bool match) {
   return event;
 }
 
-std::optional<OutputChunk> OutputText::TakeChunk(bool last) {
-  if (!last && tokens_since_chunk_ < options_.output.stream_interval) return std::nullopt;
+const OutputChunk* OutputText::TakeChunk(bool last) {
+  if (!last && tokens_since_chunk_ < options_.output.stream_interval) return nullptr;
   size_t end = pending_.size();
   if (!last && matcher_.has_value()) {
     end -= matcher_->held_back();
     while (end > sent_ && end < pending_.size() && IsContinuationByte(pending_[end])) --end;
   }
-  if (end == sent_ && next_.token_ids.empty() && next_.logprobs.empty()) return std::nullopt;
+  if (end == sent_ && next_.token_ids.empty() && next_.logprobs.empty()) return nullptr;
 
-  OutputChunk chunk = std::exchange(next_, OutputChunk{});
-  next_.index = options_.index;
-  chunk.text = pending_.substr(sent_, end - sent_);
+  next_.text.assign(pending_, sent_, end - sent_);
+  next_sent_ = true;
   sent_ = end;
   tokens_since_chunk_ = 0;
   // Dropping the sent part only when it is the larger one keeps the moves linear in the text.
@@ -109,7 +119,7 @@ std::optional<OutputChunk> OutputText::TakeChunk(bool last) {
     pending_.erase(0, sent_);
     sent_ = 0;
   }
-  return chunk;
+  return &next_;
 }
 
 }  // namespace tokenbutler

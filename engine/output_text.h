@@ -43,8 +43,8 @@ struct OutputTextOptions {
 class OutputText {
  public:
   struct Update {
-    std::optional<OutputChunk> chunk;
-    std::optional<StopEvent> stop;  // the completion is over; `chunk`, if any, was its last
+    const OutputChunk* chunk = nullptr;  // null: nothing to send; valid until the next call
+    std::optional<StopEvent> stop;       // the completion is over; `chunk`, if any, was its last
   };
 
   // `tokenizer` must outlive this.
@@ -69,7 +69,8 @@ class OutputText {
   // Appends decoded text to pending_, with `match` only up to a stop string that it completes.
   std::optional<StopEvent> Absorb(std::string_view text, bool match);
   Update Finish(std::optional<StopEvent> stop);
-  std::optional<OutputChunk> TakeChunk(bool last);
+  const OutputChunk* TakeChunk(bool last);
+  void ForgetSentChunk();
 
   const Tokenizer* tokenizer_;
   OutputTextOptions options_;
@@ -77,7 +78,8 @@ class OutputText {
   std::optional<StopMatcher> matcher_;  // unset without stop strings
   std::string pending_;                 // text not yet sent, from sent_ on
   size_t sent_ = 0;                     // prefix of pending_ that was sent already
-  OutputChunk next_;                    // ids and log-probabilities not yet sent
+  OutputChunk next_;                    // ids and log-probabilities not yet sent; its memory stays
+  bool next_sent_ = false;              // what next_ holds was handed out and is over
   int64_t num_tokens_ = 0;
   int tokens_since_chunk_ = 0;
 };

@@ -254,7 +254,7 @@ void StepCommitter::CommitSampled(Sequence* sequence, const absl::StatusOr<Sampl
     logprobs.top.assign(sampled->top.begin(), sampled->top.end());
   }
   OutputText::Update update = sequence->output->Append(sampled->token_id, std::move(logprobs));
-  if (update.chunk.has_value()) request->sink->OnChunk(*std::move(update.chunk));
+  if (update.chunk != nullptr) request->sink->OnChunk(*update.chunk);
   if (update.stop.has_value()) {
     Finish(sequence, *update.stop);
   } else if (sequence->num_new_tokens == request->footprint.max_new_tokens) {
@@ -287,7 +287,7 @@ void StepCommitter::FlushAndFinish(Sequence* sequence, const StopEvent& reason) 
     return;
   }
   OutputText::Update update = sequence->output->Flush();
-  if (update.chunk.has_value()) sequence->request->sink->OnChunk(*std::move(update.chunk));
+  if (update.chunk != nullptr) sequence->request->sink->OnChunk(*update.chunk);
   Finish(sequence, update.stop.has_value() ? *update.stop : reason);
 }
 

@@ -17,8 +17,8 @@ namespace tokenbutler {
 // tells the sinks. Decides when a sequence is over; a request that is over lands in ended() with
 // its status, for the engine to let go of. Engine thread only.
 //
-// Nothing is allocated per token here beyond what leaves for the sink (text, ids,
-// log-probabilities) and what the first steps grow.
+// Nothing is allocated per token here beyond log-probabilities and what the first steps grow: a
+// chunk's memory is used for the next one.
 class StepCommitter {
  public:
   // The parts and the scheduler must outlive this.

@@ -65,7 +65,8 @@ class TokenSink {
   // Scoring mode: logits after the prompt's last token (position 0) and after each scored token.
   // `logits` [vocab_size] float32 is only valid during the call.
   virtual void OnLogits(int position, absl::Span<const float> logits) = 0;
-  virtual void OnChunk(OutputChunk chunk) = 0;
+  // `chunk` is only valid during the call: its memory is used for the next one.
+  virtual void OnChunk(const OutputChunk& chunk) = 0;
   // Exactly once per index unless the request ends with an error.
   virtual void OnFinished(FinishedOutput output) = 0;
   // Exactly once, last: OK after every index finished, else the error.

@@ -20,6 +20,7 @@ absl::StatusOr<std::unique_ptr<KvStore>> KvStore::Create(
 void KvStore::BlockBases(const BlockTable& table, int num_tokens,
                          std::vector<std::byte*>* bases) const {
   const int count = layout_.blocks_for(num_tokens);
+  bases->reserve(table.blocks.size());
   bases->resize(count);
   for (int i = 0; i < count; ++i) (*bases)[i] = host_.block(table.blocks[i]);
 }

@@ -55,7 +55,8 @@ class KvStore {
   }
 
   // Replaces `bases` by the bases of the blocks that hold the first `num_tokens` tokens.
-  // Allocates only when the vector has to grow. REQUIRES: `table` has those blocks.
+  // Allocates only when the vector is too short for all of the table's blocks, so once for a
+  // sequence. REQUIRES: `table` has those of the tokens.
   void BlockBases(const BlockTable& table, int num_tokens, std::vector<std::byte*>* bases) const;
 
   // Replaces `bases` by the bases of all state blocks of the sequence.

@@ -10,6 +10,7 @@
 #include "engine/token_sink.h"
 #include "server/request_preparer.h"
 #include "server/served_model.h"
+#include "server/stream_queue.h"
 #include "tokenbutler/v1/inference.pb.h"
 
 namespace tokenbutler {
@@ -45,7 +46,11 @@ v1::Finished ToProto(const FinishedOutput& output, const std::string& request_id
 // `tokenizer` gives the bytes of the tokens.
 void AppendTo(const std::vector<PositionLogprobs>& logprobs, const Tokenizer& tokenizer,
               google::protobuf::RepeatedPtrField<v1::PositionLogprobs>* out);
-void AppendTo(OutputChunk chunk, const Tokenizer& tokenizer, v1::Chunk* out);
+// Makes `out` the message for an event. A message that already held an event of this kind keeps
+// its memory: a stream of chunks in one message allocates nothing. `tokenizer` is needed for
+// log-probabilities only; a call that was aborted before it reached the engine has none.
+void ToProto(const StreamEvent& event, const std::string& request_id, const Tokenizer* tokenizer,
+             v1::GenerateResponse* out);
 v1::ModelInfo ToProto(const ServedModel& model);
 v1::GetLoadResponse ToProto(const EngineLoad& load);
 

@@ -1,5 +1,7 @@
 // Results: values -> protos. Requests are in proto_convert.cc.
+#include <string_view>
 #include <utility>
+#include <variant>
 
 #include "engine/tokenizer/tokenizer.h"
 #include "server/proto_convert.h"
@@ -33,7 +35,8 @@ v1::FinishReason ToProto(FinishReason reason) {
 
 void Set(const TokenLogprob& value, const Tokenizer& tokenizer, v1::TokenLogprob* out) {
   out->set_token_id(value.token_id);
-  out->set_token(std::string(tokenizer.TokenBytes(value.token_id)));
+  const std::string_view bytes = tokenizer.TokenBytes(value.token_id);
+  out->set_token(bytes.data(), bytes.size());
   out->set_logprob(value.logprob);
   out->set_rank(value.rank);
 }
@@ -90,11 +93,26 @@ void AppendTo(const std::vector<PositionLogprobs>& logprobs, const Tokenizer& to
   }
 }
 
-void AppendTo(OutputChunk chunk, const Tokenizer& tokenizer, v1::Chunk* out) {
-  out->set_index(chunk.index);
-  out->mutable_text()->append(chunk.text);
-  out->mutable_token_ids()->Add(chunk.token_ids.begin(), chunk.token_ids.end());
-  AppendTo(chunk.logprobs, tokenizer, out->mutable_logprobs());
+void ToProto(const StreamEvent& event, const std::string& request_id, const Tokenizer* tokenizer,
+             v1::GenerateResponse* out) {
+  if (const auto* progress = std::get_if<PrefillProgress>(&event)) {
+    *out->mutable_progress() = ToProto(*progress);
+  } else if (const auto* logprobs = std::get_if<std::vector<PositionLogprobs>>(&event)) {
+    auto* positions = out->mutable_prompt_logprobs()->mutable_positions();
+    positions->Clear();
+    AppendTo(*logprobs, *tokenizer, positions);
+  } else if (const auto* chunk = std::get_if<OutputChunk>(&event)) {
+    v1::Chunk* message = out->mutable_chunk();
+    message->Clear();
+    message->set_index(chunk->index);
+    message->mutable_text()->assign(chunk->text);
+    message->mutable_token_ids()->Add(chunk->token_ids.begin(), chunk->token_ids.end());
+    if (!chunk->logprobs.empty()) {
+      AppendTo(chunk->logprobs, *tokenizer, message->mutable_logprobs());
+    }
+  } else {
+    *out->mutable_finished() = ToProto(std::get<FinishedOutput>(event), request_id);
+  }
 }
 
 v1::ModelInfo ToProto(const ServedModel& model) {

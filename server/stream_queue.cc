@@ -1,6 +1,7 @@
 #include "server/stream_queue.h"
 
-#include <iterator>
+#include <algorithm>
+#include <cstddef>
 #include <utility>
 
 namespace tokenbutler {
@@ -9,69 +10,94 @@ namespace {
 // Deltas join a waiting one up to this size, far below what clients receive by default (4 MiB).
 constexpr size_t kMaxJoinedBytes = size_t{256} << 10;
 
-size_t WireBytes(const StreamEvent& event) {
+size_t WireBytes(const OutputChunk& chunk) {
   constexpr size_t kTokenIdBytes = 4;
   constexpr size_t kLogprobBytes = 24;
-  const auto* chunk = std::get_if<OutputChunk>(&event);
-  if (chunk == nullptr) return 0;
   size_t logprobs = 0;
-  for (const PositionLogprobs& position : chunk->logprobs) logprobs += 1 + position.top.size();
-  return chunk->text.size() + chunk->token_ids.size() * kTokenIdBytes + logprobs * kLogprobBytes;
-}
-
-void Append(OutputChunk& to, OutputChunk&& from) {
-  to.text += from.text;
-  to.token_ids.insert(to.token_ids.end(), from.token_ids.begin(), from.token_ids.end());
-  to.logprobs.insert(to.logprobs.end(), std::make_move_iterator(from.logprobs.begin()),
-                     std::make_move_iterator(from.logprobs.end()));
+  for (const PositionLogprobs& position : chunk.logprobs) logprobs += 1 + position.top.size();
+  return chunk.text.size() + chunk.token_ids.size() * kTokenIdBytes + logprobs * kLogprobBytes;
 }
 
 }  // namespace
 
-bool StreamQueue::Push(StreamEvent event) {
-  const size_t bytes = WireBytes(event);
+StreamQueue::Waiting& StreamQueue::Append() {
+  if (num_waiting_ == ring_.size()) {
+    // The oldest first, then free places.
+    std::rotate(ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(first_), ring_.end());
+    first_ = 0;
+    ring_.resize(std::max<size_t>(4, 2 * ring_.size()));
+  }
+  Waiting& place = At(num_waiting_++);
+  place.bytes = 0;
+  return place;
+}
+
+bool StreamQueue::Push(const OutputChunk& chunk) {
+  const size_t bytes = WireBytes(chunk);
   MutexLock lock(&mutex_);
   if (closed_) return true;
-  if (!Join(event, bytes)) waiting_.push_back({.event = std::move(event), .bytes = bytes});
+  if (!Join(chunk, bytes)) {
+    Waiting& place = Append();
+    place.event = chunk;  // into the strings and vectors of the chunk that was there
+    place.bytes = bytes;
+  }
   bytes_ += bytes;
   return bytes_ <= max_bytes_;
 }
 
-bool StreamQueue::Join(StreamEvent& event, size_t bytes) {
-  if (std::holds_alternative<PrefillProgress>(event)) {
-    if (waiting_.empty()) return false;
-    auto* last = std::get_if<PrefillProgress>(&waiting_.back().event);
-    if (last == nullptr) return false;
-    *last = std::get<PrefillProgress>(event);
-    return true;
-  }
-  auto* chunk = std::get_if<OutputChunk>(&event);
-  if (chunk == nullptr) return false;
-  for (auto it = waiting_.rbegin(); it != waiting_.rend(); ++it) {
-    auto* waiting = std::get_if<OutputChunk>(&it->event);
-    if (waiting == nullptr || waiting->index != chunk->index) continue;
-    if (it->bytes >= kMaxJoinedBytes) return false;
-    Append(*waiting, std::move(*chunk));
-    it->bytes += bytes;
+bool StreamQueue::Join(const OutputChunk& chunk, size_t bytes) {
+  for (size_t i = num_waiting_; i-- > 0;) {
+    Waiting& place = At(i);
+    auto* waiting = std::get_if<OutputChunk>(&place.event);
+    if (waiting == nullptr || waiting->index != chunk.index) continue;
+    if (place.bytes >= kMaxJoinedBytes) return false;
+    waiting->text += chunk.text;
+    waiting->token_ids.insert(waiting->token_ids.end(), chunk.token_ids.begin(),
+                              chunk.token_ids.end());
+    waiting->logprobs.insert(waiting->logprobs.end(), chunk.logprobs.begin(), chunk.logprobs.end());
+    place.bytes += bytes;
     return true;
   }
   return false;
 }
 
-std::optional<StreamEvent> StreamQueue::Pop() {
+bool StreamQueue::Push(const PrefillProgress& progress) {
   MutexLock lock(&mutex_);
-  if (waiting_.empty()) return std::nullopt;
-  std::optional<StreamEvent> event(std::move(waiting_.front().event));
-  bytes_ -= waiting_.front().bytes;
-  waiting_.pop_front();
-  return event;
+  if (closed_) return true;
+  const bool newer =
+      num_waiting_ > 0 && std::holds_alternative<PrefillProgress>(At(num_waiting_ - 1).event);
+  (newer ? At(num_waiting_ - 1) : Append()).event = progress;
+  return bytes_ <= max_bytes_;
+}
+
+bool StreamQueue::Push(std::vector<PositionLogprobs> logprobs) {
+  MutexLock lock(&mutex_);
+  if (!closed_) Append().event = std::move(logprobs);
+  return bytes_ <= max_bytes_;
+}
+
+bool StreamQueue::Push(FinishedOutput output) {
+  MutexLock lock(&mutex_);
+  if (!closed_) Append().event = std::move(output);
+  return bytes_ <= max_bytes_;
+}
+
+bool StreamQueue::Pop(StreamEvent* event) {
+  MutexLock lock(&mutex_);
+  if (num_waiting_ == 0) return false;
+  Waiting& oldest = At(0);
+  event->swap(oldest.event);
+  bytes_ -= oldest.bytes;
+  first_ = (first_ + 1) % ring_.size();
+  --num_waiting_;
+  return true;
 }
 
 void StreamQueue::Close() {
   MutexLock lock(&mutex_);
   closed_ = true;
-  waiting_.clear();
-  bytes_ = 0;
+  ring_ = {};
+  first_ = num_waiting_ = bytes_ = 0;
 }
 
 size_t StreamQueue::bytes() const {

@@ -1,8 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <deque>
-#include <optional>
 #include <variant>
 #include <vector>
 
@@ -17,7 +15,8 @@ using StreamEvent =
 
 // The bounded queue between the engine thread, which must not wait, and one client, which may be
 // slow. Deltas of one completion join while they wait, and only the newest progress is kept, so
-// that a slow client costs few messages and no time of others. Knows neither gRPC nor protobuf.
+// that a slow client costs few messages and no time of others. Events are copied into places whose
+// memory is used again, so that a steady stream allocates nothing. Knows neither gRPC nor protobuf.
 // Any thread.
 class StreamQueue {
  public:
@@ -27,10 +26,14 @@ class StreamQueue {
 
   // False when more than max_bytes wait now: the client is too far behind. The event is kept all
   // the same. After Close it is dropped, and the answer is true.
-  bool Push(StreamEvent event);
+  bool Push(const OutputChunk& chunk);
+  bool Push(const PrefillProgress& progress);
+  bool Push(std::vector<PositionLogprobs> logprobs);
+  bool Push(FinishedOutput output);
 
-  // The oldest event; nullopt when none waits.
-  std::optional<StreamEvent> Pop();
+  // Exchanges `event` for the oldest one: the queue goes on with the memory that `event` had.
+  // False when none waits.
+  bool Pop(StreamEvent* event);
 
   // Nobody will read any more: drops what waits and what still comes.
   void Close();
@@ -44,11 +47,20 @@ class StreamQueue {
     size_t bytes = 0;
   };
 
-  bool Join(StreamEvent& event, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The i-th oldest waiting event.
+  Waiting& At(size_t i) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return ring_[(first_ + i) % ring_.size()];
+  }
+  // A place after the youngest, with whatever an earlier event left in it.
+  Waiting& Append() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Adds the chunk to a waiting one of its completion; false: there is none that has room.
+  bool Join(const OutputChunk& chunk, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const size_t max_bytes_;
   mutable Mutex mutex_;
-  std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Waiting> ring_ ABSL_GUARDED_BY(mutex_);
+  size_t first_ ABSL_GUARDED_BY(mutex_) = 0;  // the oldest event's place
+  size_t num_waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -11,26 +11,6 @@
 #include "server/wire_codec.h"
 
 namespace tokenbutler {
-namespace {
-
-// The message for an event. `tokenizer` gives the bytes of log-probabilities' tokens; only a call
-// that was aborted before it reached the engine has none, and then no such events.
-v1::GenerateResponse ToMessage(StreamEvent event, const std::string& request_id,
-                               const Tokenizer* tokenizer) {
-  v1::GenerateResponse message;
-  if (const auto* progress = std::get_if<PrefillProgress>(&event)) {
-    *message.mutable_progress() = ToProto(*progress);
-  } else if (const auto* logprobs = std::get_if<std::vector<PositionLogprobs>>(&event)) {
-    AppendTo(*logprobs, *tokenizer, message.mutable_prompt_logprobs()->mutable_positions());
-  } else if (auto* chunk = std::get_if<OutputChunk>(&event)) {
-    AppendTo(std::move(*chunk), *tokenizer, message.mutable_chunk());
-  } else {
-    *message.mutable_finished() = ToProto(std::get<FinishedOutput>(event), request_id);
-  }
-  return message;
-}
-
-}  // namespace
 
 std::shared_ptr<StreamWriter> StreamWriter::Create(grpc::CallbackServerContext* context,
                                                    Metrics* metrics, const Clock* clock,
@@ -41,13 +21,16 @@ std::shared_ptr<StreamWriter> StreamWriter::Create(grpc::CallbackServerContext* 
   return writer;
 }
 
+StreamWriter::~StreamWriter() = default;
+
 StreamWriter::StreamWriter(grpc::CallbackServerContext* context, Metrics* metrics,
                            const Clock* clock, Options options)
     : metrics_(metrics),
       clock_(clock),
       options_(std::move(options)),
       context_(context),
-      queue_(options_.max_pending_bytes) {
+      queue_(options_.max_pending_bytes),
+      message_(std::make_unique<v1::GenerateResponse>()) {
   metrics_->open_streams.Increment();
   context_->AddInitialMetadata("x-request-id", options_.request_id);
 }
@@ -161,19 +144,19 @@ void StreamWriter::EndStalled(const std::string& why) {
   Pump();
 }
 
-void StreamWriter::OnProgress(const PrefillProgress& progress) { Send(progress); }
+void StreamWriter::OnProgress(const PrefillProgress& progress) { Queued(queue_.Push(progress)); }
 
 void StreamWriter::OnPromptLogprobs(std::vector<PositionLogprobs> logprobs) {
-  Send(std::move(logprobs));
+  Queued(queue_.Push(std::move(logprobs)));
 }
 
 void StreamWriter::OnLogits(int, absl::Span<const float>) {
   // Scoring mode is not on the wire: no request made here asks for it.
 }
 
-void StreamWriter::OnChunk(OutputChunk chunk) { Send(std::move(chunk)); }
+void StreamWriter::OnChunk(const OutputChunk& chunk) { Queued(queue_.Push(chunk)); }
 
-void StreamWriter::OnFinished(FinishedOutput output) { Send(std::move(output)); }
+void StreamWriter::OnFinished(FinishedOutput output) { Queued(queue_.Push(std::move(output))); }
 
 void StreamWriter::OnDone(absl::Status status) {
   {
@@ -212,8 +195,8 @@ void StreamWriter::OnDone() {
   self_.reset();  // may delete this
 }
 
-void StreamWriter::Send(StreamEvent event) {
-  if (!queue_.Push(std::move(event))) {
+void StreamWriter::Queued(bool within_bound) {
+  if (!within_bound) {
     EndStalled(fmt::format("is {} bytes behind, at most {} are allowed", queue_.bytes(),
                            options_.max_pending_bytes));
   }
@@ -223,14 +206,14 @@ void StreamWriter::Send(StreamEvent event) {
 void StreamWriter::Pump() {
   // gRPC may call OnDone() on another thread as soon as Finish is called.
   const std::shared_ptr<StreamWriter> keep_alive = shared_from_this();
-  std::optional<StreamEvent> next;
+  bool write = false;
   const Tokenizer* tokenizer = nullptr;
   absl::Status end;
   {
     MutexLock lock(&mutex_);
     if (write_in_flight_ || finish_called_) return;
-    next = queue_.Pop();
-    if (next) {
+    write = queue_.Pop(&event_);
+    if (write) {
       write_in_flight_ = true;
       write_started_ = clock_->Now();
       if (model_ != nullptr) tokenizer = model_->tokenizer;
@@ -241,8 +224,10 @@ void StreamWriter::Pump() {
       return;
     }
   }
-  if (next) {
-    write_buffer_ = SerializeMessage(ToMessage(*std::move(next), request_id(), tokenizer));
+  if (write) {
+    ToProto(event_, request_id(), tokenizer, message_.get());
+    grpc::ByteBuffer bytes = SerializeMessage(*message_);
+    write_buffer_.Swap(&bytes);  // assigning would copy
     StartWrite(&write_buffer_);
   } else {
     RecordEnd(end);

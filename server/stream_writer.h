@@ -21,6 +21,10 @@
 
 namespace tokenbutler {
 
+namespace v1 {
+class GenerateResponse;
+}
+
 // One open Generate call: gRPC's reactor on one side, the engine's TokenSink on the other.
 //
 // Events from the engine go into a queue of its own (server/stream_queue.h); one write is in flight
@@ -51,6 +55,8 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                                               Metrics* metrics, const Clock* clock,
                                               Options options);
 
+  ~StreamWriter() override;
+
   const std::string& request_id() const { return options_.request_id; }
 
   // Ends a call that has not reached the engine; does nothing when it has, or has ended.
@@ -75,7 +81,7 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnProgress(const PrefillProgress& progress) override;
   void OnPromptLogprobs(std::vector<PositionLogprobs> logprobs) override;
   void OnLogits(int position, absl::Span<const float> logits) override;
-  void OnChunk(OutputChunk chunk) override;
+  void OnChunk(const OutputChunk& chunk) override;
   void OnFinished(FinishedOutput output) override;
   void OnDone(absl::Status status) override;
 
@@ -90,8 +96,8 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   StreamWriter(grpc::CallbackServerContext* context, Metrics* metrics, const Clock* clock,
                Options options);
 
-  // Queues an event and starts writing; ends a call that is too far behind.
-  void Send(StreamEvent event);
+  // After an event was queued: starts writing; ends a call that is too far behind.
+  void Queued(bool within_bound);
   // Starts the next write or the finish, if it is time.
   void Pump() ABSL_LOCKS_EXCLUDED(mutex_);
   // What the call ends with: never OK for a client that left.
@@ -121,7 +127,10 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool stalled_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time write_started_ ABSL_GUARDED_BY(mutex_);
 
-  grpc::ByteBuffer write_buffer_;  // belongs to whoever set write_in_flight_
+  // Belong to whoever set write_in_flight_. The first two keep their memory from write to write.
+  StreamEvent event_;
+  const std::unique_ptr<v1::GenerateResponse> message_;
+  grpc::ByteBuffer write_buffer_;
 };
 
 }  // namespace tokenbutler

@@ -9,7 +9,7 @@ namespace tokenbutler {
 IncrementalDecoder::IncrementalDecoder(const Tokenizer* tokenizer, bool skip_special_tokens)
     : tokenizer_(tokenizer), skip_special_tokens_(skip_special_tokens) {}
 
-std::string IncrementalDecoder::Push(int32_t id) {
+std::string_view IncrementalDecoder::Push(int32_t id) {
   if (id < 0 || id >= tokenizer_->vocab_size()) return {};  // no token, and ends no byte run
   if (skip_special_tokens_ && tokenizer_->IsSpecial(id)) return {};
   if (tokenizer_->IsByteFallback(id)) {
@@ -17,45 +17,47 @@ std::string IncrementalDecoder::Push(int32_t id) {
     held_is_byte_run_ = true;
     return {};
   }
-  std::string text = TakeByteRun();
+  text_.clear();
+  TakeByteRun();
   held_ += tokenizer_->TokenBytes(id);
-  text += TakeWholeCharacters();
-  return Emit(std::move(text));
+  TakeWholeCharacters();
+  return Emit();
 }
 
-std::string IncrementalDecoder::Finish() {
-  std::string text = TakeByteRun();
-  text += ReplaceIllFormedUtf8(std::exchange(held_, {}));
-  return Emit(std::move(text));
+std::string_view IncrementalDecoder::Finish() {
+  text_.clear();
+  TakeByteRun();
+  text_ += ReplaceIllFormedUtf8(std::exchange(held_, {}));
+  return Emit();
 }
 
-std::string IncrementalDecoder::Emit(std::string text) {
+std::string_view IncrementalDecoder::Emit() {
+  std::string_view text = text_;
   if (text.empty() || !std::exchange(at_start_, false)) return text;
-  if (tokenizer_->strips_leading_space() && text.starts_with(' ')) text.erase(0, 1);
+  if (tokenizer_->strips_leading_space() && text.starts_with(' ')) text.remove_prefix(1);
   return text;
 }
 
-std::string IncrementalDecoder::TakeByteRun() {
-  if (!std::exchange(held_is_byte_run_, false)) return {};
-  std::string run = std::exchange(held_, {});
-  if (IsWellFormedUtf8(run)) return run;
-  std::string text;
-  for (size_t i = 0; i < run.size(); ++i) AppendUtf8(0xFFFD, &text);
-  return text;
+void IncrementalDecoder::TakeByteRun() {
+  if (!std::exchange(held_is_byte_run_, false)) return;
+  if (IsWellFormedUtf8(held_)) {
+    text_ += held_;
+  } else {
+    for (size_t i = 0; i < held_.size(); ++i) AppendUtf8(0xFFFD, &text_);
+  }
+  held_.clear();
 }
 
 // Everything held but a last sequence that further bytes could complete.
-std::string IncrementalDecoder::TakeWholeCharacters() {
-  std::string text;
+void IncrementalDecoder::TakeWholeCharacters() {
   size_t i = 0;
   while (i < held_.size()) {
     const Utf8Char c = ReadUtf8(held_, i);
     if (c.truncated) break;
-    AppendUtf8(c.code_point, &text);
+    AppendUtf8(c.code_point, &text_);
     i += c.length;
   }
   held_.erase(0, i);
-  return text;
 }
 
 }  // namespace tokenbutler

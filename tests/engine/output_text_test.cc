@@ -43,8 +43,8 @@ struct Collected {
   int tokens_used = 0;
 };
 
-void Add(const std::optional<OutputChunk>& chunk, Collected* out) {
-  if (!chunk.has_value()) return;
+void Add(const OutputChunk* chunk, Collected* out) {
+  if (chunk == nullptr) return;
   EXPECT_FALSE(chunk->text.empty() && chunk->token_ids.empty() && chunk->logprobs.empty());
   out->text += chunk->text;
   out->chunks.push_back(chunk->text);

@@ -169,23 +169,44 @@ TEST_F(ProtoConvertTest, FinishedCarriesEverything) {
   EXPECT_FALSE(ToProto(output, "id").has_matched_token_id());
 }
 
-TEST_F(ProtoConvertTest, ChunksJoin) {
-  v1::Chunk chunk;
+// One message takes one event after the other, of the same kind and of others.
+TEST_F(ProtoConvertTest, Events) {
+  v1::GenerateResponse message;
   OutputChunk piece;
   piece.index = 1;
   piece.text = "ab";
   piece.token_ids = {97, 98};
   piece.logprobs = {{.chosen = {.token_id = 0xE2, .logprob = -INFINITY, .rank = 3}, .top = {{}}}};
-  AppendTo(piece, tokenizer_, &chunk);
-  AppendTo(piece, tokenizer_, &chunk);
-  EXPECT_EQ(chunk.index(), 1);
-  EXPECT_EQ(chunk.text(), "abab");
-  EXPECT_THAT(chunk.token_ids(), ElementsAre(97, 98, 97, 98));
-  ASSERT_EQ(chunk.logprobs_size(), 2);
-  EXPECT_EQ(chunk.logprobs(1).chosen().token(), "\xE2");  // bytes, not text
-  EXPECT_EQ(chunk.logprobs(1).chosen().logprob(), -INFINITY);
-  EXPECT_EQ(chunk.logprobs(1).chosen().rank(), 3);
-  EXPECT_EQ(chunk.logprobs(1).top_size(), 1);
+  const StreamEvent event = piece;
+  for (int i = 0; i < 2; ++i) {
+    ToProto(event, "id", &tokenizer_, &message);
+    const v1::Chunk& chunk = message.chunk();
+    EXPECT_EQ(chunk.index(), 1);
+    EXPECT_EQ(chunk.text(), "ab");
+    EXPECT_THAT(chunk.token_ids(), ElementsAre(97, 98));
+    ASSERT_EQ(chunk.logprobs_size(), 1);
+    EXPECT_EQ(chunk.logprobs(0).chosen().token(), "\xE2");  // bytes, not text
+    EXPECT_EQ(chunk.logprobs(0).chosen().logprob(), -INFINITY);
+    EXPECT_EQ(chunk.logprobs(0).chosen().rank(), 3);
+    EXPECT_EQ(chunk.logprobs(0).top_size(), 1);
+  }
+  OutputChunk plain;
+  plain.text = "c";
+  ToProto(plain, "id", &tokenizer_, &message);
+  EXPECT_EQ(message.chunk().ShortDebugString(), "text: \"c\"") << "something of the last one stays";
+  for (int i = 0; i < 2; ++i) {
+    ToProto(std::vector<PositionLogprobs>(3), "id", &tokenizer_, &message);
+    EXPECT_EQ(message.prompt_logprobs().positions_size(), 3);
+  }
+  PrefillProgress progress;
+  progress.total_tokens = 5;
+  ToProto(progress, "id", nullptr, &message);
+  EXPECT_EQ(message.progress().total_tokens(), 5);
+  FinishedOutput output;
+  output.index = 2;
+  ToProto(output, "id", nullptr, &message);
+  EXPECT_EQ(message.finished().index(), 2);
+  EXPECT_EQ(message.finished().request_id(), "id");
 }
 
 }  // namespace

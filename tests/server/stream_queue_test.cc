@@ -1,8 +1,10 @@
 #include "server/stream_queue.h"
 
 #include <atomic>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "gtest/gtest.h"
 
@@ -23,6 +25,11 @@ FinishedOutput Finished(int index) {
   return output;
 }
 
+std::optional<StreamEvent> Pop(StreamQueue& queue) {
+  StreamEvent event;
+  return queue.Pop(&event) ? std::optional<StreamEvent>(std::move(event)) : std::nullopt;
+}
+
 constexpr size_t kRoomy = size_t{1} << 30;
 
 TEST(StreamQueueTest, DeltasOfOneCompletionJoinAndKeepTheirOrder) {
@@ -33,14 +40,14 @@ TEST(StreamQueueTest, DeltasOfOneCompletionJoinAndKeepTheirOrder) {
   queue.Push(Finished(1));
   queue.Push(Chunk(0, "c"));
   queue.Push(Finished(0));
-  const auto first = std::get<OutputChunk>(*queue.Pop());
+  const auto first = std::get<OutputChunk>(*Pop(queue));
   EXPECT_EQ(first.index, 0);
   EXPECT_EQ(first.text, "abc");
   EXPECT_EQ(first.token_ids.size(), 3);
-  EXPECT_EQ(std::get<OutputChunk>(*queue.Pop()).text, "x");
-  EXPECT_EQ(std::get<FinishedOutput>(*queue.Pop()).index, 1);
-  EXPECT_EQ(std::get<FinishedOutput>(*queue.Pop()).index, 0);
-  EXPECT_FALSE(queue.Pop());
+  EXPECT_EQ(std::get<OutputChunk>(*Pop(queue)).text, "x");
+  EXPECT_EQ(std::get<FinishedOutput>(*Pop(queue)).index, 1);
+  EXPECT_EQ(std::get<FinishedOutput>(*Pop(queue)).index, 0);
+  EXPECT_FALSE(Pop(queue));
   EXPECT_EQ(queue.bytes(), 0);
 }
 
@@ -53,9 +60,9 @@ TEST(StreamQueueTest, OnlyTheNewestProgressIsKept) {
   }
   queue.Push(std::vector<PositionLogprobs>(2));
   queue.Push(std::vector<PositionLogprobs>(3));
-  EXPECT_EQ(std::get<PrefillProgress>(*queue.Pop()).processed_tokens, 3);
-  EXPECT_EQ(std::get<std::vector<PositionLogprobs>>(*queue.Pop()).size(), 2);
-  EXPECT_EQ(std::get<std::vector<PositionLogprobs>>(*queue.Pop()).size(), 3);
+  EXPECT_EQ(std::get<PrefillProgress>(*Pop(queue)).processed_tokens, 3);
+  EXPECT_EQ(std::get<std::vector<PositionLogprobs>>(*Pop(queue)).size(), 2);
+  EXPECT_EQ(std::get<std::vector<PositionLogprobs>>(*Pop(queue)).size(), 3);
 }
 
 TEST(StreamQueueTest, JoinedDeltasStayWellBelowWhatClientsReceive) {
@@ -63,7 +70,7 @@ TEST(StreamQueueTest, JoinedDeltasStayWellBelowWhatClientsReceive) {
   const std::string kilobyte(1024, 'x');
   for (int i = 0; i < 3000; ++i) queue.Push(Chunk(0, kilobyte));
   size_t bytes = 0;
-  while (const auto event = queue.Pop()) {
+  while (const auto event = Pop(queue)) {
     const auto& chunk = std::get<OutputChunk>(*event);
     EXPECT_LE(chunk.text.size(), size_t{300} << 10);
     bytes += chunk.text.size();
@@ -71,12 +78,59 @@ TEST(StreamQueueTest, JoinedDeltasStayWellBelowWhatClientsReceive) {
   EXPECT_EQ(bytes, size_t{3000} << 10);
 }
 
+// A queue that grows while its oldest event is anywhere in it.
+TEST(StreamQueueTest, ManyWaitingEventsKeepTheirOrder) {
+  StreamQueue queue(kRoomy);
+  int pushed = 0;
+  int popped = 0;
+  for (int round = 1; round < 40; ++round) {
+    for (int i = 0; i < round; ++i, ++pushed) {
+      pushed % 2 == 0 ? queue.Push(Chunk(pushed, std::to_string(pushed)))
+                      : queue.Push(Finished(pushed));
+    }
+    for (int i = 0; i < round - round / 3; ++i, ++popped) {
+      const std::optional<StreamEvent> event = Pop(queue);
+      ASSERT_TRUE(event);
+      if (popped % 2 == 0) {
+        EXPECT_EQ(std::get<OutputChunk>(*event).text, std::to_string(popped));
+      } else {
+        EXPECT_EQ(std::get<FinishedOutput>(*event).index, popped);
+      }
+    }
+  }
+  while (Pop(queue)) ++popped;
+  EXPECT_EQ(popped, pushed);
+}
+
+// What an earlier event left in the memory that is used again must not show.
+TEST(StreamQueueTest, AnEventHasNothingOfAnEarlierOne) {
+  StreamQueue queue(kRoomy);
+  OutputChunk rich = Chunk(3, "rich");
+  rich.logprobs.resize(2);
+  StreamEvent event;
+  for (int i = 0; i < 20; ++i) {
+    queue.Push(rich);
+    ASSERT_TRUE(queue.Pop(&event));
+  }
+  for (int i = 0; i < 20; ++i) {
+    OutputChunk plain;
+    plain.text = "plain";
+    queue.Push(plain);
+    ASSERT_TRUE(queue.Pop(&event));
+    const auto& chunk = std::get<OutputChunk>(event);
+    EXPECT_EQ(chunk.index, 0);
+    EXPECT_EQ(chunk.text, "plain");
+    EXPECT_TRUE(chunk.token_ids.empty());
+    EXPECT_TRUE(chunk.logprobs.empty());
+  }
+}
+
 TEST(StreamQueueTest, SaysWhenTheClientIsTooFarBehind) {
   StreamQueue queue(1000);
   EXPECT_TRUE(queue.Push(Chunk(0, std::string(900, 'x'))));
   EXPECT_TRUE(queue.Push(std::vector<PositionLogprobs>(10'000))) << "bounded by the prompt";
   EXPECT_FALSE(queue.Push(Chunk(0, std::string(200, 'x'))));
-  queue.Pop();
+  Pop(queue);
   EXPECT_TRUE(queue.Push(Chunk(0, "x")));
 }
 
@@ -84,9 +138,9 @@ TEST(StreamQueueTest, AfterCloseEverythingIsDropped) {
   StreamQueue queue(10);
   queue.Push(Chunk(0, "abc"));
   queue.Close();
-  EXPECT_FALSE(queue.Pop());
+  EXPECT_FALSE(Pop(queue));
   EXPECT_TRUE(queue.Push(Chunk(0, std::string(100, 'x'))));
-  EXPECT_FALSE(queue.Pop());
+  EXPECT_FALSE(Pop(queue));
   EXPECT_EQ(queue.bytes(), 0);
 }
 
@@ -102,7 +156,7 @@ TEST(StreamQueueTest, NothingIsLostBetweenThreads) {
   size_t tokens = 0;
   while (true) {
     const bool last_round = done;
-    while (const auto event = queue.Pop()) tokens += std::get<OutputChunk>(*event).token_ids.size();
+    while (const auto event = Pop(queue)) tokens += std::get<OutputChunk>(*event).token_ids.size();
     if (last_round) break;
     std::this_thread::yield();
   }

@@ -6,15 +6,19 @@
 namespace tokenbutler {
 namespace {
 thread_local size_t allocated_bytes = 0;
+thread_local size_t allocations = 0;
 
 void* Allocate(size_t bytes) {
   allocated_bytes += bytes;
+  ++allocations;
   return std::malloc(bytes == 0 ? 1 : bytes);
 }
 }  // namespace
 
-AllocationCounter::AllocationCounter() : begin_(allocated_bytes) {}
-size_t AllocationCounter::total_bytes() const { return allocated_bytes - begin_; }
+AllocationCounter::AllocationCounter()
+    : begin_bytes_(allocated_bytes), begin_allocations_(allocations) {}
+size_t AllocationCounter::total_bytes() const { return allocated_bytes - begin_bytes_; }
+size_t AllocationCounter::num_allocations() const { return allocations - begin_allocations_; }
 
 }  // namespace tokenbutler
 

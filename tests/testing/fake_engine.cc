@@ -235,7 +235,7 @@ void FakeEngine::Decode(Active& active) {
     if (request.output.return_token_ids) chunk.token_ids.push_back(token);
     if (request.logprobs.top) chunk.logprobs.push_back(FakeLogprobs(token, *request.logprobs.top));
     metrics_->generation_tokens_total.Increment();
-    active.sink->OnChunk(std::move(chunk));
+    active.sink->OnChunk(chunk);
   }
   ++active.num_tokens;
 }

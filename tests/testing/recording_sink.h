@@ -32,8 +32,8 @@ class RecordingSink : public TokenSink {
     Keep("logits",
          [&] { logits_.emplace_back(position, std::vector<float>(logits.begin(), logits.end())); });
   }
-  void OnChunk(OutputChunk chunk) override {
-    Keep("chunk", [&] { chunks_.push_back(std::move(chunk)); });
+  void OnChunk(const OutputChunk& chunk) override {
+    Keep("chunk", [&] { chunks_.push_back(chunk); });
   }
   void OnFinished(FinishedOutput output) override {
     Keep("finished", [&] { finished_.push_back(std::move(output)); });

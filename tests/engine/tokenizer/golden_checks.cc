@@ -33,11 +33,11 @@ void ExpectStreams(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, 
   IncrementalDecoder decoder(&tokenizer, skip_special);
   std::string streamed;
   for (const int32_t id : ids) {
-    const std::string piece = decoder.Push(id);
+    const std::string piece(decoder.Push(id));
     ASSERT_TRUE(IsWellFormedUtf8(piece)) << fmt::format("ids {}", ids);
     streamed += piece;
   }
-  const std::string rest = decoder.Finish();
+  const std::string rest(decoder.Finish());
   ASSERT_TRUE(IsWellFormedUtf8(rest)) << fmt::format("ids {}", ids);
   streamed += rest;
   ASSERT_EQ(Quoted(streamed), Quoted(tokenizer.Decode(ids, skip_special)))

@@ -35,8 +35,8 @@ class FakeTokenizer : public Tokenizer {
 std::vector<std::string> Pieces(const FakeTokenizer& tokenizer, bool skip_special = true) {
   IncrementalDecoder decoder(&tokenizer, skip_special);
   std::vector<std::string> pieces;
-  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) pieces.push_back(decoder.Push(id));
-  pieces.push_back(decoder.Finish());
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) pieces.emplace_back(decoder.Push(id));
+  pieces.emplace_back(decoder.Finish());
   return pieces;
 }
 
