@@ -52,6 +52,18 @@ struct GatherOptions {
 };
 absl::StatusOr<Report> RunGather(const GatherOptions& options, ComputePool& pool);
 
+// A decode step's scans of low-bit keys over all layers, at the shapes of SmolLM2-135M (any group
+// but 7) and Qwen2.5-0.5B (7); top-k of random keys, which no staged scan can rank well: time only.
+struct ScanOptions {
+  int depth = 262144;  // tokens; a multiple of 128
+  int k = 3456;        // tokens chosen per KV head
+  std::vector<int> bits = {1, 2, 4};
+  std::vector<int> group_sizes = {3, 7};
+  std::vector<double> fractions = {1, 0.5, 0.25, 0.125};  // of sub-blocks that are scored
+  int repeats = 5;
+};
+absl::StatusOr<Report> RunScan(const ScanOptions& options, ComputePool& pool);
+
 // The linear layers of a decode step of SmolLM2-135M, with workers that sleep between them and with
 // workers that spin for a bounded time (ComputePool::StepScope).
 struct PoolOptions {

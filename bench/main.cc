@@ -97,6 +97,31 @@ void AddPool(CLI::App& app, Benchmark* chosen) {
   command->callback([=] { *chosen = [=](ComputePool& pool) { return RunPool(*options, pool); }; });
 }
 
+void AddScan(CLI::App& app, Benchmark* chosen) {
+  CLI::App* command = app.add_subcommand(
+      "scan", "A decode step's scans of low-bit keys over all layers, sketches cold");
+  auto options = std::make_shared<ScanOptions>();
+  command->add_option("--depth", options->depth, "Context length in tokens; a multiple of 128")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->add_option("--k", options->k, "Tokens chosen per KV head")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->add_option("--bits", options->bits, "Bits of a code")
+      ->capture_default_str()
+      ->check(CLI::IsMember({1, 2, 4}));
+  command->add_option("--groups", options->group_sizes, "Query heads per KV head; 7: Qwen's shape")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 64));
+  command->add_option("--fractions", options->fractions, "Shares of sub-blocks that are scored")
+      ->capture_default_str()
+      ->check(CLI::Range(0.001, 1.0));
+  command->add_option("--repeats", options->repeats, "Steps measured; medians are reported")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->callback([=] { *chosen = [=](ComputePool& pool) { return RunScan(*options, pool); }; });
+}
+
 void AddModel(CLI::App& app, Benchmark* chosen) {
   CLI::App* command = app.add_subcommand(
       "model", "Prefill and decode of a model, beside the time to read its weights once");
@@ -135,6 +160,7 @@ int Main(int argc, char** argv) {
   AddAttention(app, &benchmark);
   AddGather(app, &benchmark);
   AddPool(app, &benchmark);
+  AddScan(app, &benchmark);
   AddModel(app, &benchmark);
   CLI11_PARSE(app, argc, argv);
 

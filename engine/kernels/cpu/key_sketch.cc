@@ -7,13 +7,13 @@
 namespace tokenbutler {
 namespace {
 
-// Calls fn(pass, head, first, last) for pieces [first, last) of the blocks of each head's range.
+// Calls fn(pass, head, piece) for the pieces of each head's range.
 template <class Fn>
 void ForEachPiece(const SketchScoresParams& p, ComputePool& pool, const Fn& fn) {
-  const int task_blocks = SketchPass::TaskBlocks(p.layout);
+  const int piece_blocks = SketchPass::PieceBlocks(p.layout);
   const auto tasks_of = [&](const SketchScoresParams::Head& head) {
     if (head.end <= head.begin) return 0;
-    return (head.end - 1) / p.layout.block_size / task_blocks + 1;
+    return (head.end - 1) / p.layout.block_size / piece_blocks + 1;
   };
   int max_tasks = 0;
   for (const SketchScoresParams::Head& head : p.heads) {
@@ -21,34 +21,33 @@ void ForEachPiece(const SketchScoresParams& p, ComputePool& pool, const Fn& fn) 
   }
   pool.ParallelFor(static_cast<int>(p.heads.size()) * max_tasks, [&](int task) {
     const SketchScoresParams::Head& head = p.heads[task / max_tasks];
-    const int first = task % max_tasks * task_blocks, last = first + task_blocks;
-    if (task % max_tasks >= tasks_of(head) || last * p.layout.block_size <= head.begin) return;
+    const int piece = task % max_tasks;
+    if (piece >= tasks_of(head)) return;
+    if ((piece + 1) * piece_blocks * p.layout.block_size <= head.begin) return;
     SketchPass pass(p.layout, p.group_size, p.softmax_scale, head.keys, head.queries, head.lse,
                     head.begin, head.end);
-    fn(pass, head, first, last);
+    fn(pass, head, piece);
   });
 }
 
 }  // namespace
 
 void SketchScores(const SketchScoresParams& p, ComputePool& pool) {
-  ForEachPiece(p, pool,
-               [](SketchPass& pass, const SketchScoresParams::Head& head, int first, int last) {
-                 pass.ScoreBlocks(first, last, [&](const SketchPass::Scores& batch) {
-                   const int position = batch.positions[0];
-                   const int begin = std::max(position, head.begin);
-                   const int end = std::min(position + batch.num_tiles * 16, head.end);
-                   std::copy(batch.scores + (begin - position), batch.scores + (end - position),
-                             head.scores + (begin - head.begin));
-                 });
-               });
+  ForEachPiece(p, pool, [](SketchPass& pass, const SketchScoresParams::Head& head, int piece) {
+    pass.ScoreAll(piece, [&](const SketchPass::Scores& batch) {
+      const int position = batch.positions[0];
+      const int begin = std::max(position, head.begin);
+      const int end = std::min(position + batch.num_tiles * 16, head.end);
+      std::copy(batch.scores + (begin - position), batch.scores + (end - position),
+                head.scores + (begin - head.begin));
+    });
+  });
 }
 
 void SketchEstimates(const SketchScoresParams& p, ComputePool& pool) {
-  ForEachPiece(p, pool,
-               [](SketchPass& pass, const SketchScoresParams::Head& head, int first, int last) {
-                 pass.Estimate(first, last, head.scores);
-               });
+  ForEachPiece(p, pool, [](SketchPass& pass, const SketchScoresParams::Head& head, int piece) {
+    pass.Estimate(piece, head.scores);
+  });
 }
 
 }  // namespace tokenbutler

@@ -5,6 +5,13 @@
 namespace tokenbutler {
 namespace {
 
+void Round(const SketchLayout& layout, const SketchHeads& heads, const std::byte* const* records,
+           int num_blocks, bool with_squares, RoundedQueries* rounded) {
+  const bool vnni = KernelTarget() >= CpuTarget::kAvx512 && HasVnni();
+  (vnni ? RoundQueriesVnni : RoundQueries)(layout, heads, records, num_blocks, with_squares,
+                                           rounded);
+}
+
 void ScoreTiles(const SketchTiles& tiles) {
   if (KernelTarget() >= CpuTarget::kAvx512 && HasVnni()) return ScoreTilesVnni(tiles);
   if (KernelTarget() >= CpuTarget::kAvx2) return ScoreTilesAvx2(tiles);
@@ -17,10 +24,6 @@ void EstimateSubBlocks(const SketchStatistics& statistics) {
   EstimateSubBlocksPortable(statistics);
 }
 
-void Fetch(const std::byte* from, size_t bytes) {
-  for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at);
-}
-
 }  // namespace
 
 SketchPass::SketchPass(const SketchLayout& layout, int group_size, float softmax_scale,
@@ -31,7 +34,10 @@ SketchPass::SketchPass(const SketchLayout& layout, int group_size, float softmax
       begin_(begin),
       end_(end),
       sub_blocks_(layout.sub_blocks()),
-      tile_bytes_(layout.sub_block_bytes()) {
+      tile_bytes_(layout.sub_block_bytes()),
+      // 1 / sub_blocks_ rounded up, in units of 2^-32: n times its error stays below 1 /
+      // sub_blocks_.
+      reciprocal_(((uint64_t{1} << 32) + sub_blocks_ - 1) / sub_blocks_) {
   for (int first = 0; first < group_size; first += kSketchHeads) {
     SketchHeads& group = groups_[num_groups_++];
     group.num_heads = std::min(kSketchHeads, group_size - first);
@@ -39,60 +45,65 @@ SketchPass::SketchPass(const SketchLayout& layout, int group_size, float softmax
       const float* query = queries + static_cast<size_t>(first + h) * layout.head_dim;
       float* scaled = group.queries[h];
       for (int c = 0; c < layout.head_dim; ++c) scaled[c] = query[c] * softmax_scale;
-      for (int c = layout.head_dim; c < layout.padded_dim(); ++c) scaled[c] = 0;
+      std::fill(scaled + layout.head_dim, scaled + (layout.head_dim + 63) / 64 * 64, 0.0f);
       group.lse[h] = lse == nullptr ? 0.0f : lse[first + h];
     }
   }
 }
 
-void SketchPass::FetchRecords(int batch) const {
-  const int end = std::min((batch + 1) * kSketchBatchBlocks, (end_ - 1) / layout_.block_size + 1);
-  for (int block = batch * kSketchBatchBlocks; block < end; ++block) {
-    Fetch(keys_.record(layout_, block), layout_.statistics_offset());
-  }
+void SketchPass::EndLists() {
+  if (num_blocks_ == 0) return;
+  std::fill_n(records_ + num_blocks_, kSketchBatchBlocks, records_[num_blocks_ - 1]);
+  if (num_tiles_ == 0) return;
+  std::fill_n(tiles_ + num_tiles_, kSketchTilesAhead, tiles_[num_tiles_ - 1]);
 }
 
-void SketchPass::ScoreBatch() {
+void SketchPass::ScoreBatch(int first_block, int num_blocks, int first_tile) {
   for (int group = 0; group < num_groups_; ++group) {
-    RoundQueries(layout_, groups_[group], records_, num_blocks_, /*with_squares=*/false, &rounded_);
+    Round(layout_, groups_[group], records_ + first_block, num_blocks, /*with_squares=*/false,
+          &rounded_);
     ScoreTiles({.padded_dim = layout_.padded_dim(),
                 .bits = layout_.bits,
                 .num_heads = groups_[group].num_heads,
-                .num_blocks = num_blocks_,
-                .tiles_of_block = tiles_of_block_,
-                .tiles = tiles_,
+                .num_blocks = num_blocks,
+                .tiles_of_block = tiles_of_block_ + first_block,
+                .tiles = tiles_ + first_tile,
+                .fetch = records_ + first_block + num_blocks,
+                .fetch_bytes = static_cast<int>(layout_.statistics_offset()),
                 .queries = &rounded_,
                 .accumulate = group > 0,
                 .scores = scores_});
   }
 }
 
-void SketchPass::Estimate(int first, int last, float* estimates) {
-  first = std::max(first, begin_ / layout_.block_size);
-  last = std::min(last, (end_ - 1) / layout_.block_size + 1);
-  for (int block = first; block < last; block += num_blocks_) {
+void SketchPass::Estimate(int piece, float* estimates) {
+  const int piece_blocks = PieceBlocks(layout_);
+  const int first = std::max(piece * piece_blocks, begin_ / layout_.block_size);
+  const int last = std::min((piece + 1) * piece_blocks, (end_ - 1) / layout_.block_size + 1);
+  Clear();
+  for (int block = first; block < last; ++block) AddBlock(block);
+  EndLists();
+  for (int block = first; block < last;) {
     const int batch_end = (block / kSketchBatchBlocks + 1) * kSketchBatchBlocks;
-    num_blocks_ = std::min(batch_end, last) - block;
-    for (int b = 0; b < num_blocks_; ++b) records_[b] = keys_.record(layout_, block + b);
-    const int next_end = std::min(last, batch_end + kSketchBatchBlocks);
-    for (int next = batch_end; next < next_end; ++next) {
-      Fetch(keys_.record(layout_, next), layout_.codes_offset());
-    }
+    const int num_blocks = std::min(batch_end, last) - block;
+    const std::byte* const* records = records_ + (block - first);
     for (int group = 0; group < num_groups_; ++group) {
-      RoundQueries(layout_, groups_[group], records_, num_blocks_, /*with_squares=*/true,
-                   &rounded_);
+      Round(layout_, groups_[group], records, num_blocks, /*with_squares=*/true, &rounded_);
       EstimateSubBlocks({.layout = &layout_,
                          .num_heads = groups_[group].num_heads,
-                         .num_blocks = num_blocks_,
-                         .records = records_,
+                         .num_blocks = num_blocks,
+                         .records = records,
+                         .fetch = records + num_blocks,
+                         .fetch_bytes = static_cast<int>(layout_.codes_offset()),
                          .queries = &rounded_,
                          .accumulate = group > 0,
                          .estimates = scores_});
     }
     const int sub_begin = std::max(block * sub_blocks_, begin_ / 16);
-    const int sub_end = std::min((block + num_blocks_) * sub_blocks_, (end_ + 15) / 16);
+    const int sub_end = std::min((block + num_blocks) * sub_blocks_, (end_ + 15) / 16);
     std::copy(scores_ + (sub_begin - block * sub_blocks_),
               scores_ + (sub_end - block * sub_blocks_), estimates + (sub_begin - begin_ / 16));
+    block += num_blocks;
   }
 }
 

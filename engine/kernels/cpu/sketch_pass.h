@@ -9,16 +9,15 @@
 
 namespace tokenbutler {
 
-// One task's walk over the records of one KV head, in batches of blocks that are aligned in the
-// sequence, so that a task's results depend on the head's range but not on how it was cut.
+// One task's walk over a piece of the records of one KV head, in batches of blocks that are aligned
+// in the sequence, so that a task's results depend on the head's range but not on how it was cut.
 // Large: keeps what it needs in itself, on the stack of the thread that runs the task.
 class SketchPass {
  public:
-  // Tasks begin at multiples of this many blocks.
-  static int TaskBlocks(const SketchLayout& layout) {
-    constexpr int kTaskTokens = 8192;
+  // Blocks of a piece: pieces begin at multiples of this. A multiple of kSketchBatchBlocks.
+  static int PieceBlocks(const SketchLayout& layout) {
     const int batch_tokens = layout.block_size * kSketchBatchBlocks;
-    return std::max(1, kTaskTokens / batch_tokens) * kSketchBatchBlocks;
+    return kPieceTokens / batch_tokens * kSketchBatchBlocks;
   }
 
   // `queries`, `lse`, [begin, end): as in SketchScoresParams::Head.
@@ -32,80 +31,102 @@ class SketchPass {
     int num_tiles;
   };
 
-  // Calls sink(Scores) for the sub-blocks of blocks [first, last) that overlap the range.
+  // Calls sink(Scores) for the sub-blocks of the piece that overlap the range.
   template <class Sink>
-  void ScoreBlocks(int first, int last, const Sink& sink) {
-    const int sub_begin = std::max(first * sub_blocks_, begin_ / 16);
-    const int sub_end = std::min(last * sub_blocks_, (end_ + 15) / 16);
-    const auto sub_block = [=](int i) { return sub_begin + i; };
-    Walk(sub_block, std::max(0, sub_end - sub_begin), sink);
+  void ScoreAll(int piece, const Sink& sink) {
+    const int piece_blocks = PieceBlocks(layout_);
+    const int end = std::min((piece + 1) * piece_blocks * sub_blocks_, (end_ + 15) / 16);
+    const int begin = std::max(piece * piece_blocks * sub_blocks_, begin_ / 16);
+    Clear();
+    for (int block = BlockOf(begin), s = begin; s < end; ++block) {
+      const int first = block * sub_blocks_;
+      AddBlock(block);
+      for (const int stop = std::min(first + sub_blocks_, end); s < stop; ++s) AddTile(s - first);
+    }
+    ScoreBatches(sink);
   }
 
-  // The same for these sub-blocks, ascending.
+  // The same for these sub-blocks of the piece, ascending.
   template <class Sink>
-  void ScoreSubBlocks(const int32_t* sub_blocks, int num_sub_blocks, const Sink& sink) {
-    Walk([=](int i) { return sub_blocks[i]; }, num_sub_blocks, sink);
+  void ScoreChosen(const int32_t* sub_blocks, int num_sub_blocks, const Sink& sink) {
+    Clear();
+    for (int i = 0; i < num_sub_blocks;) {
+      const int block = BlockOf(sub_blocks[i]), first = block * sub_blocks_;
+      AddBlock(block);
+      for (; i < num_sub_blocks && sub_blocks[i] < first + sub_blocks_; ++i) {
+        AddTile(sub_blocks[i] - first);
+      }
+    }
+    ScoreBatches(sink);
   }
 
-  // Writes the estimates of the sub-blocks of blocks [first, last) that overlap the range; the
-  // first one in the range goes to estimates[0].
-  void Estimate(int first, int last, float* estimates);
+  // Writes the estimates of the sub-blocks of the piece that overlap the range; the first one in
+  // the range goes to estimates[0].
+  void Estimate(int piece, float* estimates);
 
  private:
-  static constexpr int kMaxTiles =
-      kSketchBatchBlocks * SketchLayout::kMaxBlockSize / SketchLayout::kSubBlockTokens;
+  static constexpr int kPieceTokens = 16384;  // at least a batch of the largest blocks
+  static constexpr int kMaxTiles = kPieceTokens / SketchLayout::kSubBlockTokens;
+  static constexpr int kMaxBatchTokens = kSketchBatchBlocks * SketchLayout::kMaxBlockSize;
   static constexpr int kMaxGroups = 8;  // of kSketchHeads heads
 
-  template <class SubBlock, class Sink>
-  void Walk(const SubBlock& sub_block, int num_sub_blocks, const Sink& sink) {
-    for (int i = 0; i < num_sub_blocks;) {
-      const int batch = sub_block(i) / sub_blocks_ / kSketchBatchBlocks;
-      const int batch_end = (batch + 1) * kSketchBatchBlocks * sub_blocks_;
-      BeginBatch();
-      for (; i < num_sub_blocks && sub_block(i) < batch_end; ++i) AddTile(sub_block(i));
-      FetchRecords(batch + 1);
-      for (int ahead = 0; ahead < kSketchTilesAhead; ++ahead) {
-        tiles_[num_tiles_ + ahead] = CodesOf(sub_block(std::min(i + ahead, num_sub_blocks - 1)));
-      }
-      ScoreBatch();
-      sink(Scores{scores_, positions_, num_tiles_});
-    }
+  // sub_block / sub_blocks_ without a division. Exact below 2^26: see the constructor.
+  int BlockOf(int sub_block) const {
+    return static_cast<int>(static_cast<uint64_t>(sub_block) * reciprocal_ >> 32);
+  }
+  const std::byte* CodesOf(int block, int sub_block) const {
+    return keys_.record(layout_, block) + layout_.codes_offset() + sub_block * tile_bytes_;
   }
 
-  void BeginBatch() { num_tiles_ = num_blocks_ = 0; }
+  void Clear() { num_tiles_ = num_blocks_ = 0; }
+  void AddBlock(int block) {
+    blocks_[num_blocks_] = block;
+    records_[num_blocks_] = keys_.record(layout_, block);
+    tiles_of_block_[num_blocks_++] = 0;
+  }
+  // Adds a sub-block of the last block added.
   void AddTile(int sub_block) {
-    const int block = sub_block / sub_blocks_;
-    if (num_blocks_ == 0 || block != last_block_) {
-      last_block_ = block;
-      records_[num_blocks_] = keys_.record(layout_, block);
-      tiles_of_block_[num_blocks_++] = 0;
+    const int block = num_blocks_ - 1;
+    tiles_[num_tiles_] = records_[block] + layout_.codes_offset() + sub_block * tile_bytes_;
+    positions_[num_tiles_++] = blocks_[block] * layout_.block_size + sub_block * 16;
+    ++tiles_of_block_[block];
+  }
+  // Repeats the last record and the last tile as what kernels may load ahead.
+  void EndLists();
+
+  template <class Sink>
+  void ScoreBatches(const Sink& sink) {
+    EndLists();
+    for (int block = 0, tile = 0; block < num_blocks_;) {
+      const int batch = blocks_[block] / kSketchBatchBlocks, first_block = block;
+      int num_tiles = 0;
+      for (; block < num_blocks_ && blocks_[block] / kSketchBatchBlocks == batch; ++block) {
+        num_tiles += tiles_of_block_[block];
+      }
+      ScoreBatch(first_block, block - first_block, tile);
+      sink(Scores{scores_, positions_ + tile, num_tiles});
+      tile += num_tiles;
     }
-    tiles_[num_tiles_] = records_[num_blocks_ - 1] + layout_.codes_offset() +
-                         (sub_block - block * sub_blocks_) * tile_bytes_;
-    positions_[num_tiles_++] = sub_block * 16;
-    ++tiles_of_block_[num_blocks_ - 1];
   }
-  const std::byte* CodesOf(int sub_block) const {
-    return keys_.record(layout_, sub_block / sub_blocks_) + layout_.codes_offset() +
-           sub_block % sub_blocks_ * tile_bytes_;
-  }
-  // Begins to load the scales and zeros of a batch of blocks.
-  void FetchRecords(int batch) const;
-  void ScoreBatch();
+  // Of the lists: `num_blocks` blocks from `first_block` on, whose tiles begin at `first_tile`.
+  void ScoreBatch(int first_block, int num_blocks, int first_tile);
 
   const SketchLayout layout_;
   const SketchedKeys keys_;
   const int begin_, end_;
   const int sub_blocks_;
   const size_t tile_bytes_;
+  const uint64_t reciprocal_;
   int num_groups_ = 0;
 
-  int num_blocks_ = 0, num_tiles_ = 0, last_block_ = 0;  // of the batch
-  const std::byte* records_[kSketchBatchBlocks];
-  int tiles_of_block_[kSketchBatchBlocks];
+  // The blocks of the piece and the sub-blocks of each that are scored.
+  int num_blocks_ = 0, num_tiles_ = 0;
+  int blocks_[kMaxTiles];
+  int tiles_of_block_[kMaxTiles];
+  const std::byte* records_[kMaxTiles + kSketchBatchBlocks];
   const std::byte* tiles_[kMaxTiles + kSketchTilesAhead];
   int32_t positions_[kMaxTiles];
-  alignas(64) float scores_[(kMaxTiles + 1) * 16];
+  alignas(64) float scores_[kMaxBatchTokens];  // of a batch
   RoundedQueries rounded_;
   SketchHeads groups_[kMaxGroups];
 };

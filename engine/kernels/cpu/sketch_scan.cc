@@ -69,7 +69,7 @@ class HeadWorkspace {
 class Scan {
  public:
   Scan(const SketchScanParams& p, ComputePool& pool)
-      : p_(p), pool_(pool), piece_blocks_(SketchPass::TaskBlocks(p.layout)) {
+      : p_(p), pool_(pool), piece_blocks_(SketchPass::PieceBlocks(p.layout)) {
     for (const Head& head : p.heads) max_pieces_ = std::max(max_pieces_, NumPieces(head));
     workspace_stride_ = HeadWorkspace::LargestBytes(p.heads);
   }
@@ -78,7 +78,7 @@ class Scan {
     if (p_.scan_fraction < 1) {
       ForEachPiece([this](const Head& head, const HeadWorkspace& w, int piece) {
         if (!IsStaged(head)) return;
-        MakePass(head).Estimate(piece * piece_blocks_, (piece + 1) * piece_blocks_, w.estimates);
+        MakePass(head).Estimate(piece, w.estimates);
       });
       ForEachHead([this](const Head& head, const HeadWorkspace& w) { ChooseSubBlocks(head, w); });
     }
@@ -169,14 +169,14 @@ class Scan {
                             threshold, w.scores + slot + count, w.positions + slot + count);
     };
     SketchPass pass = MakePass(head);
-    const int first = piece * piece_blocks_, last = first + piece_blocks_;
     if (IsStaged(head)) {
+      const int piece_sub_blocks = piece_blocks_ * p_.layout.sub_blocks();
       const int32_t *begin = w.chosen, *end = begin + NumScored(head);
-      const int32_t* from = std::lower_bound(begin, end, first * p_.layout.sub_blocks());
-      const int32_t* to = std::lower_bound(from, end, last * p_.layout.sub_blocks());
-      pass.ScoreSubBlocks(from, static_cast<int>(to - from), collect);
+      const int32_t* from = std::lower_bound(begin, end, piece * piece_sub_blocks);
+      const int32_t* to = std::lower_bound(from, end, (piece + 1) * piece_sub_blocks);
+      pass.ScoreChosen(from, static_cast<int>(to - from), collect);
     } else {
-      pass.ScoreBlocks(first, last, collect);
+      pass.ScoreAll(piece, collect);
     }
     w.counts[piece - FirstBlock(head) / piece_blocks_] = count;
   }

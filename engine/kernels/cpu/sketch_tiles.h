@@ -17,13 +17,13 @@ constexpr int kSketchMaxDim = 256;
 // The root of 128, the unit of RoundedQueries::squares.
 constexpr float kSketchRootOfSquareUnit = 11.3137085f;
 // Tiles that a kernel fetches ahead: entries of `tiles` beyond the last that must be readable.
-constexpr int kSketchTilesAhead = 16;
+constexpr int kSketchTilesAhead = 32;
 
 // Up to kSketchHeads query heads, times softmax_scale, and their lse.
 struct SketchHeads {
   int num_heads = 0;
-  alignas(
-      64) float queries[kSketchHeads][kSketchMaxDim];  // [num_heads][statistics_dim], padded with 0
+  alignas(64) float queries[kSketchHeads][kSketchMaxDim];  // [num_heads][head_dim], padded with 0
+                                                           // to multiples of 64
   float lse[kSketchHeads];
 };
 
@@ -42,6 +42,9 @@ struct RoundedQueries {
 void RoundQueries(const SketchLayout& layout, const SketchHeads& heads,
                   const std::byte* const* records, int num_blocks, bool with_squares,
                   RoundedQueries* rounded);
+void RoundQueriesVnni(const SketchLayout& layout, const SketchHeads& heads,
+                      const std::byte* const* records, int num_blocks, bool with_squares,
+                      RoundedQueries* rounded);  // REQUIRES: HasVnni()
 
 // Scores that are not below `threshold`, NaN included, and what positions they have, in order:
 // tile i holds positions [positions[i], positions[i] + 16), of which those within [begin, end)
@@ -57,10 +60,12 @@ struct SketchTiles {
   int num_blocks = 0;
   const int* tiles_of_block = nullptr;      // [num_blocks]
   const std::byte* const* tiles = nullptr;  // [sum of tiles_of_block + kSketchTilesAhead]
+  // Records whose first fetch_bytes a kernel begins to load meanwhile: one per block.
+  const std::byte* const* fetch = nullptr;  // [num_blocks]
+  int fetch_bytes = 0;
   const RoundedQueries* queries = nullptr;
   bool accumulate = false;  // scores become the maximum of themselves and the new ones
-  float* scores =
-      nullptr;  // [16 * (sum of tiles_of_block + 1)], 64-byte aligned; the last is scratch
+  float* scores = nullptr;  // [16 * sum of tiles_of_block], 64-byte aligned
 };
 void ScoreTilesPortable(const SketchTiles& tiles);
 void ScoreTilesAvx2(const SketchTiles& tiles);  // REQUIRES: KernelTarget() >= kAvx2
@@ -74,7 +79,9 @@ struct SketchStatistics {
   int num_heads = 0;
   int num_blocks = 0;
   const std::byte* const* records = nullptr;  // [num_blocks]
-  const RoundedQueries* queries = nullptr;    // with squares
+  const std::byte* const* fetch = nullptr;    // [num_blocks]; as in SketchTiles
+  int fetch_bytes = 0;
+  const RoundedQueries* queries = nullptr;  // with squares
   bool accumulate = false;
   float* estimates = nullptr;  // [num_blocks * sub_blocks]
 };

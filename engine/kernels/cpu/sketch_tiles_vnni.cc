@@ -15,6 +15,10 @@ namespace {
 constexpr int kTokens = 16;  // of a tile
 constexpr int kLineBytes = 64;
 
+inline void Fetch(const std::byte* from, int bytes) {
+  for (int at = 0; at < bytes; at += kLineBytes) __builtin_prefetch(from + at);
+}
+
 // Field `n` of each byte of a line: the codes of 4 channels of 16 tokens.
 template <int kBits>
 [[TOKENBUTLER_VNNI, gnu::always_inline]] inline __m512i Field(__m512i line, int n) {
@@ -23,39 +27,41 @@ template <int kBits>
   return _mm512_and_si512(shifted, mask);
 }
 
-// Scores two tiles of a block with the same rounded queries: these are loaded once for both.
-template <int kBits, int kHeads>
-[[TOKENBUTLER_VNNI, gnu::always_inline]] inline void ScorePair(const SketchTiles& p, int block,
+// Scores two tiles of a block with the same rounded queries: these are loaded once for both. Or
+// one, where a block has an odd number.
+template <int kBits, int kHeads, int kTiles>
+[[TOKENBUTLER_VNNI, gnu::always_inline]] inline void ScoreSome(const SketchTiles& p, int block,
                                                                const std::byte* const* tiles,
-                                                               bool has_second, float* scores) {
+                                                               float* scores) {
   constexpr int kFields = 8 / kBits;
   const int8_t* queries = p.queries->codes[block][0];
-  const std::byte* first = tiles[0];
-  const std::byte* second = tiles[has_second ? 1 : 0];
-  const std::byte* ahead[2] = {tiles[kSketchTilesAhead - 2], tiles[kSketchTilesAhead - 1]};
-  __m512i sums[kHeads][2];
-  for (int h = 0; h < kHeads; ++h) sums[h][0] = sums[h][1] = _mm512_setzero_si512();
+  __m512i sums[kHeads][kTiles];
+  for (int h = 0; h < kHeads; ++h) {
+    for (int t = 0; t < kTiles; ++t) sums[h][t] = _mm512_setzero_si512();
+  }
   const int num_lines = p.padded_dim / (4 * kFields);
   for (int i = 0; i < num_lines; ++i) {
-    const __m512i line0 = _mm512_load_si512(first + i * kLineBytes);
-    const __m512i line1 = _mm512_load_si512(second + i * kLineBytes);
-    _mm_prefetch(reinterpret_cast<const char*>(ahead[0] + i * kLineBytes), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(ahead[1] + i * kLineBytes), _MM_HINT_T0);
+    __m512i lines[kTiles];
+    for (int t = 0; t < kTiles; ++t) {
+      lines[t] = _mm512_load_si512(tiles[t] + i * kLineBytes);
+      __builtin_prefetch(tiles[t + kSketchTilesAhead - kTiles] + i * kLineBytes);
+    }
 #pragma GCC unroll 8
     for (int n = 0; n < kFields; ++n) {
-      const __m512i codes0 = Field<kBits>(line0, n);
-      const __m512i codes1 = Field<kBits>(line1, n);
+      __m512i codes[kTiles];
+      for (int t = 0; t < kTiles; ++t) codes[t] = Field<kBits>(lines[t], n);
 #pragma GCC unroll 8
       for (int h = 0; h < kHeads; ++h) {
         int word;
         __builtin_memcpy(&word, queries + h * kSketchMaxDim + (i * kFields + n) * 4, 4);
         const __m512i query = _mm512_set1_epi32(word);
-        sums[h][0] = _mm512_dpbusd_epi32(sums[h][0], codes0, query);
-        sums[h][1] = _mm512_dpbusd_epi32(sums[h][1], codes1, query);
+        for (int t = 0; t < kTiles; ++t) {
+          sums[h][t] = _mm512_dpbusd_epi32(sums[h][t], codes[t], query);
+        }
       }
     }
   }
-  for (int t = 0; t < 2; ++t) {
+  for (int t = 0; t < kTiles; ++t) {
     __m512 best;
 #pragma GCC unroll 8
     for (int h = 0; h < kHeads; ++h) {
@@ -76,9 +82,12 @@ template <int kBits, int kHeads>
   float* scores = p.scores;
   for (int block = 0; block < p.num_blocks; ++block) {
     const int num_tiles = p.tiles_of_block[block];
-    for (int t = 0; t < num_tiles; t += 2) {
-      ScorePair<kBits, kHeads>(p, block, tiles + t, t + 1 < num_tiles, scores + t * kTokens);
+    Fetch(p.fetch[block], p.fetch_bytes);
+    int t = 0;
+    for (; t + 2 <= num_tiles; t += 2) {
+      ScoreSome<kBits, kHeads, 2>(p, block, tiles + t, scores + t * kTokens);
     }
+    if (t < num_tiles) ScoreSome<kBits, kHeads, 1>(p, block, tiles + t, scores + t * kTokens);
     tiles += num_tiles;
     scores += num_tiles * kTokens;
   }
@@ -109,13 +118,14 @@ void ScoreTilesVnni(const SketchTiles& p) {
 
 namespace {
 
-// One word in lanes 0-7, another in lanes 8-15.
-[[TOKENBUTLER_VNNI, gnu::always_inline]] inline __m512i TwoWords(const int8_t* low,
-                                                                 const int8_t* high) {
-  int words[2];
-  __builtin_memcpy(&words[0], low, 4);
-  __builtin_memcpy(&words[1], high, 4);
-  return _mm512_mask_set1_epi32(_mm512_set1_epi32(words[0]), 0xff00, words[1]);
+// Word `low` of the 32 bytes at `words` in lanes 0-7, word `high` in lanes 8-15.
+[[TOKENBUTLER_VNNI, gnu::always_inline]] inline __m512i TwoWords(const int8_t* words, int low,
+                                                                 int high) {
+  const __m512i order = _mm512_setr_epi32(low, low, low, low, low, low, low, low, high, high, high,
+                                          high, high, high, high, high);
+  const __m512i both = _mm512_maskz_broadcast_i32x8(
+      0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words)));
+  return _mm512_maskz_permutexvar_epi32(0xffff, order, both);
 }
 
 [[TOKENBUTLER_VNNI, gnu::always_inline]] inline __m256 SumOfHalves(__m512i v) {
@@ -142,8 +152,8 @@ template <int kHeads>
       const __m512i mean = Field<4>(line, n);
 #pragma GCC unroll 8
       for (int h = 0; h < kHeads; ++h) {
-        const int8_t* query = codes + h * kSketchMaxDim + c + n * 4;
-        means[h] = _mm512_dpbusd_epi32(means[h], mean, TwoWords(query, query + 8));
+        means[h] = _mm512_dpbusd_epi32(
+            means[h], mean, TwoWords(codes + h * kSketchMaxDim + c, /*low=*/n, /*high=*/n + 2));
       }
     }
   }
@@ -155,8 +165,9 @@ template <int kHeads>
       const __m512i variance = _mm512_shuffle_epi8(squares, Field<2>(line, n));
 #pragma GCC unroll 8
       for (int h = 0; h < kHeads; ++h) {
-        const int8_t* query = weights + h * kSketchMaxDim + c + n * 4;
-        variances[h] = _mm512_dpbusd_epi32(variances[h], variance, TwoWords(query, query + 16));
+        variances[h] = _mm512_dpbusd_epi32(
+            variances[h], variance,
+            TwoWords(weights + h * kSketchMaxDim + c, /*low=*/n, /*high=*/n + 4));
       }
     }
   }
@@ -166,7 +177,10 @@ template <int kHeads>
 #pragma GCC unroll 8
   for (int h = 0; h < kHeads; ++h) {
     const float factor = p.queries->factors[block][h];
-    const __m256 root = _mm256_sqrt_ps(SumOfHalves(variances[h]));
+    // sqrt(x) = x / sqrt(x) of an integer; the approximation is good to 14 bits.
+    const __m256 variance = SumOfHalves(variances[h]);
+    const __m256 root = _mm256_mul_ps(
+        variance, _mm256_maskz_rsqrt14_ps(0xff, _mm256_max_ps(variance, _mm256_set1_ps(1))));
     __m256 estimate = _mm256_fmadd_ps(SumOfHalves(means[h]), _mm256_set1_ps(factor * mean_step),
                                       _mm256_set1_ps(p.queries->bases[block][h]));
     estimate = _mm256_fmadd_ps(root, _mm256_set1_ps(factor * deviations), estimate);
@@ -180,6 +194,7 @@ template <int kHeads>
   const int sub_blocks = p.layout->sub_blocks();
   const size_t group_bytes = p.layout->means_bytes() + p.layout->deviations_bytes();
   for (int block = 0; block < p.num_blocks; ++block) {
+    Fetch(p.fetch[block], p.fetch_bytes);
     const std::byte* lines = p.records[block] + p.layout->statistics_offset();
     for (int s = 0; s < sub_blocks; s += 8, lines += group_bytes) {
       const __mmask8 mask = sub_blocks - s >= 8 ? 0xff : (1u << (sub_blocks - s)) - 1;

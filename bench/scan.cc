@@ -1,0 +1,194 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/buffer.h"
+#include "bench/benchmarks.h"
+#include "bench/cold_memory.h"
+#include "engine/kernels/sketch_scan.h"
+#include "fmt/format.h"
+
+namespace tokenbutler {
+namespace {
+
+// The shapes of the models that the project's goals name.
+struct ScanShape {
+  int num_layers, num_kv_heads, group_size, head_dim;
+};
+ScanShape ShapeOf(int group_size) {
+  return group_size == 7 ? ScanShape{24, 2, 7, 64} : ScanShape{30, 3, group_size, 64};
+}
+
+constexpr int kDistinctBlocks = 512;  // of random keys, in random order
+
+std::vector<float> RandomNormals(size_t n, std::mt19937* random) {
+  std::normal_distribution<float> normal;
+  std::vector<float> values(n);
+  for (float& value : values) value = normal(*random);
+  return values;
+}
+
+// The sketches of all layers and KV heads of one sequence, and a query for each.
+class ScanCase {
+ public:
+  ScanCase(const ScanShape& shape, int bits, int depth, int k)
+      : shape_(shape), layout_{.head_dim = shape.head_dim, .bits = bits}, depth_(depth), k_(k) {}
+
+  absl::Status Fill() {
+    const size_t num_heads = static_cast<size_t>(shape_.num_layers) * shape_.num_kv_heads;
+    const size_t run_bytes = num_blocks() * layout_.record_bytes();
+    ASSIGN_OR_RETURN(records_, Buffer::Allocate(num_heads * run_bytes, MemoryKind::kHugePage));
+    ASSIGN_OR_RETURN(const Buffer distinct, RandomRecords());
+    for (size_t i = 0; i < num_heads * num_blocks(); ++i) {
+      std::memcpy(records_.data() + i * layout_.record_bytes(),
+                  distinct.data() + random_() % kDistinctBlocks * layout_.record_bytes(),
+                  layout_.record_bytes());
+    }
+    for (size_t i = 0; i < num_heads; ++i) runs_.push_back(records_.data() + i * run_bytes);
+    queries_ = RandomNormals(num_heads * shape_.group_size * shape_.head_dim, &random_);
+    tokens_.resize(num_heads * (k_ + 16));
+    for (size_t i = 0; i < num_heads; ++i) {
+      heads_.push_back(
+          {.keys = {.runs = &runs_[i], .blocks_per_run = static_cast<int>(num_blocks())},
+           .queries = queries_.data() + i * shape_.group_size * shape_.head_dim,
+           .end = depth_,
+           .k = k_,
+           .tokens = tokens_.data() + i * (k_ + 16)});
+    }
+    scores_.resize(static_cast<size_t>(shape_.num_kv_heads) * depth_);
+    const size_t bytes = SketchScanWorkspaceBytes(LayerHeads(0));
+    ASSIGN_OR_RETURN(workspace_, Buffer::Allocate(bytes, MemoryKind::kHugePage));
+    return absl::OkStatus();
+  }
+
+  // The next step's queries: much like the last one's.
+  void MoveQueries() {
+    const std::vector<float> change = RandomNormals(queries_.size(), &random_);
+    for (size_t i = 0; i < queries_.size(); ++i) {
+      queries_[i] = 0.95f * queries_[i] + 0.3f * change[i];
+    }
+  }
+
+  // Seconds of a pass over all layers.
+  double Scores(ComputePool& pool) {
+    std::vector<SketchScoresParams::Head> heads(shape_.num_kv_heads);
+    return ForEachLayer(pool, [&](absl::Span<SketchScanParams::Head> layer) {
+      for (int h = 0; h < shape_.num_kv_heads; ++h) {
+        heads[h] = {.keys = layer[h].keys,
+                    .queries = layer[h].queries,
+                    .end = depth_,
+                    .scores = scores_.data() + static_cast<size_t>(h) * depth_};
+      }
+      SketchScores({.layout = layout_,
+                    .group_size = shape_.group_size,
+                    .softmax_scale = 0.125f,
+                    .heads = heads},
+                   pool);
+    });
+  }
+  double Scan(double fraction, ComputePool& pool) {
+    return ForEachLayer(pool, [&](absl::Span<SketchScanParams::Head> layer) {
+      SketchScan({.layout = layout_,
+                  .group_size = shape_.group_size,
+                  .softmax_scale = 0.125f,
+                  .scan_fraction = static_cast<float>(fraction),
+                  .heads = layer,
+                  .workspace = workspace_.data()},
+                 pool);
+    });
+  }
+
+  // What a pass has to read.
+  double bytes(double fraction) const {
+    const double blocks = static_cast<double>(heads_.size()) * static_cast<double>(num_blocks());
+    const auto codes = static_cast<double>(layout_.sub_blocks() * layout_.sub_block_bytes());
+    const auto scales = static_cast<double>(layout_.statistics_offset());
+    const auto statistics = fraction < 1 ? static_cast<double>(layout_.statistics_bytes()) : 0.0;
+    return blocks * (scales + statistics + fraction * codes);
+  }
+
+ private:
+  size_t num_blocks() const { return depth_ / layout_.block_size; }
+  absl::Span<SketchScanParams::Head> LayerHeads(int layer) {
+    return absl::MakeSpan(heads_).subspan(static_cast<size_t>(layer) * shape_.num_kv_heads,
+                                          shape_.num_kv_heads);
+  }
+
+  absl::StatusOr<Buffer> RandomRecords() {
+    ASSIGN_OR_RETURN(Buffer records,
+                     Buffer::Allocate(kDistinctBlocks * layout_.record_bytes(), MemoryKind::kHeap));
+    for (int b = 0; b < kDistinctBlocks; ++b) {
+      const std::vector<float> keys =
+          RandomNormals(static_cast<size_t>(layout_.block_size) * layout_.head_dim, &random_);
+      SketchKeys({.layout = layout_,
+                  .keys = keys.data(),
+                  .dtype = DType::kF32,
+                  .key_stride_bytes = layout_.head_dim * sizeof(float),
+                  .record = records.data() + b * layout_.record_bytes()});
+    }
+    return records;
+  }
+
+  template <class Fn>
+  double ForEachLayer(ComputePool& pool, const Fn& fn) {
+    ComputePool::StepScope step(pool);
+    const double start = NowSeconds();
+    for (int layer = 0; layer < shape_.num_layers; ++layer) fn(LayerHeads(layer));
+    return NowSeconds() - start;
+  }
+
+  const ScanShape shape_;
+  const SketchLayout layout_;
+  const int depth_, k_;
+  std::mt19937 random_{1};
+  Buffer records_, workspace_;
+  std::vector<const std::byte*> runs_;
+  std::vector<float> queries_, scores_;
+  std::vector<int32_t> tokens_;
+  std::vector<SketchScanParams::Head> heads_;
+};
+
+}  // namespace
+
+absl::StatusOr<Report> RunScan(const ScanOptions& o, ComputePool& pool) {
+  ASSIGN_OR_RETURN(BandwidthProbe probe, BandwidthProbe::Create(pool));
+  Report report("scan", pool);
+  report.SetFact("depth", o.depth);
+  report.SetFact("k", o.k);
+  for (const int group_size : o.group_sizes) {
+    for (const int bits : o.bits) {
+      ScanCase scan(ShapeOf(group_size), bits, o.depth, o.k);
+      RETURN_IF_ERROR(scan.Fill());
+      // Fraction 0 stands for scores alone.
+      std::vector<double> fractions = {0};
+      fractions.insert(fractions.end(), o.fractions.begin(), o.fractions.end());
+      for (const double fraction : fractions) {
+        fmt::print(stderr, "\rscan: group {}, {} bits, fraction {} ", group_size, bits, fraction);
+        std::vector<double> seconds, bandwidths;
+        for (int r = 0; r <= o.repeats; ++r) {
+          bandwidths.push_back(probe.Measure());
+          scan.MoveQueries();
+          const double s = fraction == 0 ? scan.Scores(pool) : scan.Scan(fraction, pool);
+          if (r > 0) seconds.push_back(s);  // the first one has no threshold
+        }
+        const double median = Median(seconds), bandwidth = Median(bandwidths);
+        const double bytes = scan.bytes(fraction == 0 ? 1 : fraction);
+        report.AddRow({{"group", group_size},
+                       {"bits", bits},
+                       {"what", fraction == 0 ? "scores" : "scan and top-k"},
+                       {"fraction", fraction == 0 ? 1 : fraction},
+                       {"ms", median * 1e3},
+                       {"gb_s", bytes / median / 1e9},
+                       {"probe_gb_s", bandwidth / 1e9},
+                       {"time_over_read", median * bandwidth / bytes}});
+      }
+    }
+  }
+  fmt::print(stderr, "\n");
+  return report;
+}
+
+}  // namespace tokenbutler

@@ -1,0 +1,182 @@
+// RoundQueries for AVX-512: as sketch_queries.cc, with heads outside and blocks inside so that a
+// query stays in registers, and one pack of 64 channels. Functions carry their instruction set as
+// an attribute (see linear_bf16.cc).
+#include <algorithm>
+#include <cmath>
+
+#include "engine/kernels/cpu/sketch_tiles.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define TOKENBUTLER_AVX512 gnu::target("avx512f,avx512bw,avx512dq,avx512vl,fma")
+
+namespace tokenbutler {
+namespace {
+
+constexpr int kLanes = 16;
+constexpr int kChunk = 64;  // channels that are packed into one register
+
+// Scales and centres (zero + scale * levels / 2) of a batch, padded with 0 to whole chunks.
+struct WideRecords {
+  alignas(64) float scales[kSketchBatchBlocks][kSketchMaxDim];
+  alignas(64) float centres[kSketchBatchBlocks][kSketchMaxDim];
+  alignas(64) float largest[kSketchMaxDim];  // scale of each channel
+};
+
+[[TOKENBUTLER_AVX512, gnu::always_inline]] inline __m512 LoadBf16(const std::byte* p) {
+  const __m256i bits = _mm256_load_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_castsi512_ps(
+      _mm512_maskz_slli_epi32(0xffff, _mm512_maskz_cvtepu16_epi32(0xffff, bits), 16));
+}
+
+[[TOKENBUTLER_AVX512]] void Widen(const SketchLayout& layout, const std::byte* const* records,
+                                  int num_blocks, WideRecords* wide) {
+  const __m512 half = _mm512_set1_ps(0.5f * static_cast<float>(layout.levels()));
+  const int dim = layout.padded_dim();
+  for (int c = 0; c < (dim + kChunk - 1) / kChunk * kChunk; c += kLanes) {
+    __m512 largest = _mm512_setzero_ps();
+    for (int b = 0; b < num_blocks; ++b) {
+      __m512 scale = _mm512_setzero_ps(), zero = _mm512_setzero_ps();
+      if (c < dim) {
+        scale = LoadBf16(records[b] + layout.scales_offset() + c * sizeof(BF16));
+        zero = LoadBf16(records[b] + layout.zeros_offset() + c * sizeof(BF16));
+      }
+      largest = _mm512_maskz_max_ps(0xffff, largest, scale);
+      _mm512_store_ps(wide->scales[b] + c, scale);
+      _mm512_store_ps(wide->centres[b] + c, _mm512_fmadd_ps(scale, half, zero));
+    }
+    _mm512_store_ps(wide->largest + c, largest);
+  }
+}
+
+[[TOKENBUTLER_AVX512, gnu::always_inline]] inline __m256 FoldHalves(__m512 v) {
+  return _mm256_add_ps(_mm512_maskz_extractf32x8_ps(0xff, v, 0),
+                       _mm512_maskz_extractf32x8_ps(0xff, v, 1));
+}
+
+// The sums of the lanes of each of eight registers.
+[[TOKENBUTLER_AVX512, gnu::always_inline]] inline __m256 LaneSums(const __m512* v) {
+  const __m256 a = _mm256_hadd_ps(FoldHalves(v[0]), FoldHalves(v[1]));
+  const __m256 b = _mm256_hadd_ps(FoldHalves(v[2]), FoldHalves(v[3]));
+  const __m256 c = _mm256_hadd_ps(FoldHalves(v[4]), FoldHalves(v[5]));
+  const __m256 d = _mm256_hadd_ps(FoldHalves(v[6]), FoldHalves(v[7]));
+  const __m256 ab = _mm256_hadd_ps(a, b), cd = _mm256_hadd_ps(c, d);
+  return _mm256_add_ps(_mm256_permute2f128_ps(ab, cd, 0x20), _mm256_permute2f128_ps(ab, cd, 0x31));
+}
+
+[[TOKENBUTLER_AVX512, gnu::always_inline]] inline float FactorOf(const float* query,
+                                                                 const float* largest, int dim) {
+  __m512 v = _mm512_setzero_ps();
+  for (int c = 0; c < dim; c += kLanes) {
+    const __m512 x = _mm512_mul_ps(_mm512_load_ps(query + c), _mm512_load_ps(largest + c));
+    v = _mm512_maskz_max_ps(0xffff, v, _mm512_abs_ps(x));
+  }
+  __m256 m = _mm256_max_ps(_mm512_maskz_extractf32x8_ps(0xff, v, 0),
+                           _mm512_maskz_extractf32x8_ps(0xff, v, 1));
+  alignas(32) float lanes[8];
+  _mm256_store_ps(lanes, m);
+  const float factor = *std::max_element(lanes, lanes + 8) / 127;
+  return std::isfinite(1 / factor) && std::isfinite(factor) ? factor : 0.0f;
+}
+
+// Channels [c, c + 64) of one query and one block: writes the codes, adds their sum to the lanes of
+// `code_sum` and query * centre to those of `sum`.
+template <bool kWithSquares>
+[[TOKENBUTLER_AVX512, gnu::always_inline]] inline void RoundChunk(
+    const __m512* query, const __m512* scaled, const float* scales, const float* centres,
+    int8_t* codes, int8_t* squares, __m512i* code_sum, __m512* sum) {
+  // Packs work within 128 bits; this puts the words in order.
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  __m512i x[4], y[4];
+  for (int i = 0; i < 4; ++i) {
+    x[i] = _mm512_maskz_cvtps_epi32(0xffff,
+                                    _mm512_mul_ps(scaled[i], _mm512_load_ps(scales + i * kLanes)));
+    *code_sum = _mm512_add_epi32(*code_sum, x[i]);
+    *sum = _mm512_fmadd_ps(query[i], _mm512_load_ps(centres + i * kLanes), *sum);
+  }
+  const __m512i low = _mm512_packs_epi32(x[0], x[1]), high = _mm512_packs_epi32(x[2], x[3]);
+  const __m512i packed = _mm512_packs_epi16(low, high);
+  _mm512_store_si512(codes, _mm512_maskz_permutexvar_epi32(0xffff, order, packed));
+  if (!kWithSquares) return;
+  const __m512i round = _mm512_set1_epi16(64);
+  y[0] = _mm512_srli_epi16(_mm512_add_epi16(_mm512_mullo_epi16(low, low), round), 7);
+  y[1] = _mm512_srli_epi16(_mm512_add_epi16(_mm512_mullo_epi16(high, high), round), 7);
+  _mm512_store_si512(squares,
+                     _mm512_maskz_permutexvar_epi32(0xffff, order, _mm512_packs_epi16(y[0], y[1])));
+}
+
+// One head, all blocks of the batch.
+// Missing blocks are rounded too (copies of the first): a loop of fixed length keeps all sums in
+// registers.
+template <bool kWithSquares>
+[[TOKENBUTLER_AVX512, gnu::always_inline]] inline void RoundHead(
+    const WideRecords& wide, const float* queries, int dim, int num_blocks, int h, float inverse,
+    float shift, float lse, RoundedQueries* rounded) {
+  __m512 sums[kSketchBatchBlocks];
+  __m512i code_sums[kSketchBatchBlocks];
+  for (int b = 0; b < kSketchBatchBlocks; ++b) {
+    sums[b] = _mm512_setzero_ps();
+    code_sums[b] = _mm512_setzero_si512();
+  }
+  for (int c = 0; c < dim; c += kChunk) {
+    __m512 query[4], scaled[4];
+    for (int i = 0; i < 4; ++i) {
+      query[i] = _mm512_load_ps(queries + c + i * kLanes);
+      scaled[i] = _mm512_mul_ps(query[i], _mm512_set1_ps(inverse));
+    }
+#pragma GCC unroll 8
+    for (int b = 0; b < kSketchBatchBlocks; ++b) {
+      RoundChunk<kWithSquares>(query, scaled, wide.scales[b] + c, wide.centres[b] + c,
+                               rounded->codes[b][h] + c, rounded->squares[b][h] + c, &code_sums[b],
+                               &sums[b]);
+    }
+  }
+  for (int b = 0; b < kSketchBatchBlocks; ++b) {
+    sums[b] = _mm512_fnmadd_ps(_mm512_maskz_cvtepi32_ps(0xffff, code_sums[b]),
+                               _mm512_set1_ps(shift), sums[b]);
+  }
+  alignas(32) float bases[kSketchBatchBlocks];
+  _mm256_store_ps(bases, _mm256_sub_ps(LaneSums(sums), _mm256_set1_ps(lse)));
+  for (int b = 0; b < num_blocks; ++b) rounded->bases[b][h] = bases[b];
+}
+
+}  // namespace
+
+[[TOKENBUTLER_AVX512]] void RoundQueriesVnni(const SketchLayout& layout, const SketchHeads& heads,
+                                             const std::byte* const* records, int num_blocks,
+                                             bool with_squares, RoundedQueries* rounded) {
+  const int dim = layout.padded_dim();
+  WideRecords wide;
+  Widen(layout, records, num_blocks, &wide);
+  for (int b = num_blocks; b < kSketchBatchBlocks; ++b) {
+    std::copy_n(wide.scales[0], kSketchMaxDim, wide.scales[b]);
+    std::copy_n(wide.centres[0], kSketchMaxDim, wide.centres[b]);
+  }
+  for (int h = 0; h < heads.num_heads; ++h) {
+    const float factor = FactorOf(heads.queries[h], wide.largest, dim);
+    const float inverse = factor > 0 ? 1 / factor : 0.0f;
+    const float shift = factor * 0.5f * static_cast<float>(layout.levels());
+    for (int b = 0; b < num_blocks; ++b) rounded->factors[b][h] = factor;
+    if (with_squares) {
+      RoundHead<true>(wide, heads.queries[h], dim, num_blocks, h, inverse, shift, heads.lse[h],
+                      rounded);
+    } else {
+      RoundHead<false>(wide, heads.queries[h], dim, num_blocks, h, inverse, shift, heads.lse[h],
+                       rounded);
+    }
+  }
+}
+
+}  // namespace tokenbutler
+
+#else  // no such instruction: HasVnni() is false
+
+namespace tokenbutler {
+
+void RoundQueriesVnni(const SketchLayout&, const SketchHeads&, const std::byte* const*, int, bool,
+                      RoundedQueries*) {}
+
+}  // namespace tokenbutler
+
+#endif
