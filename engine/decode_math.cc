@@ -49,7 +49,8 @@ void DecodeMath::Attend(TokenRows& rows, int layer, int window) {
     float* lse = attention == nullptr ? nullptr : attention->lse(layer);
     if (attention == nullptr || !attention->is_sparse()) {
       queries_.push_back({.query = query,
-                          .blocks = sequence.blocks.data(),
+                          .blocks = attention == nullptr ? sequence.blocks.data()
+                                                         : attention->all_tokens(sequence.blocks),
                           .context_len = sequence.context_len(),
                           .out = out,
                           .lse = lse});

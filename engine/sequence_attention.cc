@@ -107,6 +107,7 @@ void SequenceAttention::PredictAhead(LayerContext context, const float* residual
 void SequenceAttention::Select(LayerContext context, const float* query, int window) {
   const bool is_dense_layer = window > 0 || selector_->IsDenseLayer(context.layer) ||
                               (context.layer == 0 && params_.dense_first_layer);
+  stand_in_ = {};
   const bool holds_all = context.context_len <= params_.token_budget;
   is_sparse_ = !is_dense_layer && (!holds_all || selector_->WantsWeights());
   const int num_kv_heads = context.layout->num_kv_heads;
@@ -123,6 +124,13 @@ void SequenceAttention::Select(LayerContext context, const float* query, int win
   }
   AddLse(&context);
   const absl::Time start = absl::Now();
+  stand_in_ = selector_->StandIn(context);
+  if (!stand_in_.empty()) {
+    is_sparse_ = false;
+    stats_.predictor += absl::Now() - start;
+    stats_.attended_tokens += int64_t{context.context_len} * num_kv_heads;
+    return;
+  }
   selector_->Select(context, query, &selection_);
   stats_.predictor += absl::Now() - start;
   sink_shift_ = selector_->SinkShift(context);

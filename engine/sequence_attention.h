@@ -58,6 +58,11 @@ class SequenceAttention : public SequenceState {
   const AttentionParams& params() const { return params_; }
   // Of the layer that is running, from Select on.
   bool is_sparse() const { return is_sparse_; }
+  // Block bases to attend to all tokens in, when not is_sparse(): `own` unless the policy has made
+  // keys and values that stand in for the sequence's own.
+  std::byte* const* all_tokens(const std::vector<std::byte*>& own) const {
+    return stand_in_.empty() ? own.data() : stand_in_.data();
+  }
   const TokenSelection& selection() const { return selection_; }
   const ResidentView& view() const { return view_; }
   // Where the attention kernel writes: [num_heads] of the layer.
@@ -90,6 +95,7 @@ class SequenceAttention : public SequenceState {
   std::unique_ptr<TokenSelector> selector_;
   std::unique_ptr<ResidentTokens> resident_;
   bool is_sparse_ = false;
+  absl::Span<std::byte* const> stand_in_;
   TokenSelection selection_;
   ResidentView view_;
   std::vector<float> lse_;        // [num_layers, num_heads]

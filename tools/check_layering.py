@@ -41,6 +41,10 @@ LIBRARIES = {
         "headers": r"(torch|ATen|c10)/",
         "allowed_in": ["engine/prefill_math.cc", "tools/", "bench/", "tests/"],
     },
+    "Eigen": {
+        "headers": r"Eigen/",
+        "allowed_in": ["engine/selection/low_rank", "tests/"],
+    },
     "spdlog": {
         "headers": r"spdlog/",
         "allowed_in": ["base/logging"],

@@ -12,6 +12,7 @@
 #include "engine/selection/sketch.h"
 #include "engine/selection/snapkv.h"
 #include "engine/selection/streaming_llm.h"
+#include "engine/selection/xkv.h"
 
 namespace tokenbutler {
 namespace {
@@ -57,8 +58,8 @@ constexpr PolicySpec kRandomPolicy = {.policy = AttentionPolicy::kRandom,
 
 // Adding a policy: one file that makes its selector, one line here.
 constexpr const PolicySpec* kPolicies[] = {
-    &kSketchPolicy, &kQuestPolicy,        &kExactPolicy,  &kSnapKvPolicy,
-    &kH2oPolicy,    &kStreamingLlmPolicy, &kRandomPolicy,
+    &kSketchPolicy, &kQuestPolicy,        &kExactPolicy, &kSnapKvPolicy,
+    &kH2oPolicy,    &kStreamingLlmPolicy, &kXkvPolicy,   &kRandomPolicy,
 };
 
 const PolicySpec* Find(AttentionPolicy policy) {

@@ -98,6 +98,14 @@ class TokenSelector {
   virtual void Select(const LayerContext& context, const float* query,
                       TokenSelection* selection) = 0;
 
+  // For policies that attend to all tokens, by keys and values of their own making: where these are
+  // for the layer, as bases of all blocks of the context with its layout. They are attended to
+  // instead, and Select is not called. Valid until the next call; empty: none.
+  virtual absl::Span<std::byte* const> StandIn(const LayerContext& context) {
+    (void)context;
+    return {};
+  }
+
   // Whether OnAttended wants the softmax weights; then Select is called at every decode step, also
   // when the budget holds all tokens.
   virtual bool WantsWeights() const { return false; }

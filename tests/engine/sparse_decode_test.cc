@@ -98,6 +98,9 @@ TEST_P(SparseDecodeTest, TheResultDoesNotDependOnTheChunksOfThePrefill) {
 
 // Rows that another sequence wrote: what the policy derives from them is the same.
 TEST_P(SparseDecodeTest, AdoptedRowsDecodeLikeOnesOfAnOwnPrefill) {
+  if (GetParam().policy == AttentionPolicy::kH2o || GetParam().policy == AttentionPolicy::kSnapKv) {
+    GTEST_SKIP() << "chooses by the prompt's queries, which adopted rows do not have";
+  }
   auto model = LoadTiny("qwen2-yarn", {.num_blocks = 512});
   const AttentionParams params = Params(50);
   BlockTable own = model->NewSequence(200, params);
@@ -110,6 +113,27 @@ TEST_P(SparseDecodeTest, AdoptedRowsDecodeLikeOnesOfAnOwnPrefill) {
   ASSERT_TRUE(model->runner().AdoptRows(adopted, {}, adopted_state.get()).ok());
   EXPECT_EQ(model->Decode(adopted, Tokens(60, 2), adopted_state.get()),
             model->Decode(own, Tokens(60, 2), own_state.get()));
+}
+
+// xkv attends to all tokens, by rows of its own making once the budget does not hold them.
+TEST(LowRankDecodeTest, StandsInForAllTokens) {
+  auto model = LoadTiny("qwen2-yarn", {.num_blocks = 1024});
+  AttentionParams params = DefaultParams(AttentionPolicy::kXkv);
+  params.token_budget = 200;
+  const std::vector<float> dense = Converse(*model, {}, 16);
+  EXPECT_EQ(Converse(*model, params, 16), dense);
+  params.token_budget = 60;
+  const std::vector<float> low_rank = Converse(*model, params, 16);
+  EXPECT_GT(MaxAbsDifference(low_rank, dense), 1e-3) << "four of sixteen ranks";
+  EXPECT_LT(MaxAbsDifference(Converse(*model, params, 7), low_rank), 2e-2);
+
+  BlockTable sequence = model->NewSequence(200, params);
+  const std::unique_ptr<SequenceState> state = model->NewState(params);
+  model->Prefill(sequence, Tokens(100, 1), 32, state.get());
+  model->Decode(sequence, Tokens(20, 2), state.get());
+  const AttentionStats stats = state->stats();
+  EXPECT_EQ(stats.attended_tokens, stats.context_tokens);
+  EXPECT_EQ(stats.fallbacks.short_context, 0);
 }
 
 TEST(AdoptRowsTest, RefusesWhatDoesNotFitTheSequence) {
@@ -156,7 +180,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Case{AttentionPolicy::kExact, 1, 0}, Case{AttentionPolicy::kExact, 16, 0},
                       Case{AttentionPolicy::kExact, 4, 20}, Case{AttentionPolicy::kSketch, 1, 0},
                       Case{AttentionPolicy::kSketch, 16, 0}, Case{AttentionPolicy::kSketch, 4, 20},
-                      Case{AttentionPolicy::kRandom, 1, 0}, Case{AttentionPolicy::kRandom, 16, 0}),
+                      Case{AttentionPolicy::kRandom, 1, 0}, Case{AttentionPolicy::kRandom, 16, 0},
+                      Case{AttentionPolicy::kSnapKv, 1, 0}, Case{AttentionPolicy::kH2o, 1, 0},
+                      Case{AttentionPolicy::kStreamingLlm, 1, 0}),
     [](const auto& info) {
       return std::string(PolicyName(info.param.policy)) + "Interval" +
              std::to_string(info.param.interval) + "Candidates" +

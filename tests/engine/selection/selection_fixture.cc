@@ -39,6 +39,7 @@ FakeSequence::FakeSequence(const SelectionShape& shape, const AttentionParams& p
   config_.head_dim = shape.head_dim;
   config_.hidden_size = config_.num_heads * shape.head_dim;
   config_.max_position = max_tokens;
+  config_.rope = shape.rope;
   rope_ = std::make_unique<Rope>(*Rope::Create(config_.rope, shape.head_dim, max_tokens));
   resources_.config = &config_;
   resources_.rope = rope_.get();
@@ -152,6 +153,7 @@ std::vector<TokenSelection> FakeSequence::Decode(TokenSelector* selector) {
     if (selector->IsDenseLayer(layer) || (layer == 0 && params_.dense_first_layer)) continue;
     if (context_len <= params_.token_budget && !selector->WantsWeights()) continue;
     const LayerContext context = Context(layer, context_len);
+    if (!selector->StandIn(context).empty()) continue;
     selector->Select(context, Query(layer, position), &selections[layer]);
     Attend(context, selections[layer], selector);
   }

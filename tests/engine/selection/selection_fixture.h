@@ -21,6 +21,7 @@ struct SelectionShape {
   int head_dim = 32;
   int block_size = 32;
   DType dtype = DType::kBF16;
+  RopeConfig rope = {};
 };
 
 // A sequence without a model: random keys, values and queries, written into a KvStore as a model

@@ -1,0 +1,186 @@
+#include "engine/selection/xkv.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+#include "engine/selection/kv_rows.h"
+#include "engine/selection/low_rank.h"
+
+namespace tokenbutler {
+namespace {
+
+constexpr int kGroupLayers = 4;
+constexpr int kPublishedHiddenSize = 4096, kPublishedKeyRank = 512, kPublishedValueRank = 768;
+constexpr int kChunkTokens = 512;  // reconstructed at a time
+constexpr int kTaskTokens = 32;
+
+int ScaledRank(int published, int hidden_size) {
+  return std::max(1, published * hidden_size / kPublishedHiddenSize);
+}
+
+class XkvSelector : public TokenSelector {
+ public:
+  explicit XkvSelector(const SelectionResources& resources)
+      : num_layers_(resources.config->num_layers),
+        key_rank_(ScaledRank(kPublishedKeyRank, resources.config->hidden_size)),
+        value_rank_(ScaledRank(kPublishedValueRank, resources.config->hidden_size)),
+        rope_(resources.rope),
+        groups_(static_cast<size_t>((num_layers_ + kGroupLayers - 1) / kGroupLayers)) {}
+
+  std::unique_ptr<TokenSelector> Clone() const override {
+    return std::make_unique<XkvSelector>(*this);
+  }
+
+  void OnPrefill(const LayerContext& context, const PrefillQueries&) override {
+    prompt_len_ = context.context_len;
+    groups_[context.layer / kGroupLayers] = nullptr;
+    rotations_ = nullptr;
+  }
+
+  // Nothing is chosen: StandIn has all tokens.
+  void Select(const LayerContext& context, const float*, TokenSelection* selection) override {
+    selection->Reset(context.layout->num_kv_heads, 0);
+  }
+
+  absl::Span<std::byte* const> StandIn(const LayerContext& context) override {
+    std::shared_ptr<const Group>& group = groups_[context.layer / kGroupLayers];
+    if (group == nullptr) group = FactoriseGroup(context);
+    PlaceBlocks(context);
+    Reconstruct(context, *group);
+    CopyDecodedRows(context);
+    return bases_;
+  }
+
+ private:
+  struct Group {
+    LowRankMatrix keys, values;  // [prompt_len, layers of the group * num_kv_heads * head_dim]
+  };
+
+  static int LayerWidth(const KvLayout& layout) { return layout.num_kv_heads * layout.head_dim; }
+
+  // [cos, sin] of one of the prompt's positions. [head_dim]
+  const float* RotationAt(int position) const {
+    return rotations_->data() + size_t{2} * position * rope_->half_dim();
+  }
+
+  void ComputeRotations() {
+    const int half = rope_->half_dim();
+    auto rotations = std::make_shared<std::vector<float>>(size_t{2} * prompt_len_ * half);
+    for (int t = 0; t < prompt_len_; ++t) {
+      float* cos = rotations->data() + size_t{2} * t * half;
+      rope_->Rotation(t, cos, cos + half);
+    }
+    rotations_ = std::move(rotations);
+  }
+
+  std::shared_ptr<const Group> FactoriseGroup(const LayerContext& context) {
+    if (rotations_ == nullptr) ComputeRotations();
+    const KvLayout& layout = *context.layout;
+    const int first = context.layer / kGroupLayers * kGroupLayers;
+    const int last = std::min(first + kGroupLayers, num_layers_);
+    const int width = LayerWidth(layout), columns = (last - first) * width;
+    const auto read = [&](bool keys, int begin, int end, float* out) {
+      context.pool->ParallelFor(end - begin, [&](int i) {
+        float* row = out + static_cast<size_t>(i) * columns;
+        for (int layer = first; layer < last; ++layer) {
+          for (int h = 0; h < layout.num_kv_heads; ++h, row += layout.head_dim) {
+            const KvRow at{&layout, context.blocks, layer, h, begin + i};
+            LoadRow(keys ? at.key() : at.value(), layout, row);
+            if (keys) RotateBack(RotationAt(begin + i), *rope_, row);
+          }
+        }
+      });
+    };
+    auto group = std::make_shared<Group>();
+    group->keys = Factorise(
+        prompt_len_, columns, key_rank_,
+        [&](int begin, int end, float* out) { read(true, begin, end, out); }, *context.pool);
+    group->values = Factorise(
+        prompt_len_, columns, value_rank_,
+        [&](int begin, int end, float* out) { read(false, begin, end, out); }, *context.pool);
+    return group;
+  }
+
+  int NumPromptBlocks(const LayerContext& context) const {
+    return context.layout->blocks_for(prompt_len_);
+  }
+
+  // The prompt's blocks go to memory that holds one layer; later ones stay where they are. A
+  // block's base lies so many layers before its rows as the layout says, and inside the memory for
+  // every layer.
+  void PlaceBlocks(const LayerContext& context) {
+    const size_t layer_bytes = context.layout->layer_bytes();
+    const size_t num_blocks = static_cast<size_t>(NumPromptBlocks(context));
+    rows_.resize((num_blocks + num_layers_ - 1) * layer_bytes);
+    bases_.assign(context.blocks.begin(), context.blocks.end());
+    for (size_t b = 0; b < num_blocks; ++b) {
+      bases_[b] = rows_.data() + (b + num_layers_ - 1 - context.layer) * layer_bytes;
+    }
+  }
+
+  void Reconstruct(const LayerContext& context, const Group& group) {
+    const KvLayout& layout = *context.layout;
+    const int width = LayerWidth(layout);
+    const int first_column = context.layer % kGroupLayers * width;
+    keys_.resize(static_cast<size_t>(kChunkTokens) * width);
+    values_.resize(keys_.size());
+    for (int begin = 0; begin < prompt_len_; begin += kChunkTokens) {
+      const int end = std::min(begin + kChunkTokens, prompt_len_);
+      MultiplyOut(group.keys, begin, end, first_column, width, keys_.data(), *context.pool);
+      MultiplyOut(group.values, begin, end, first_column, width, values_.data(), *context.pool);
+      context.pool->ParallelFor((end - begin + kTaskTokens - 1) / kTaskTokens, [&](int task) {
+        const int task_begin = begin + task * kTaskTokens;
+        for (int t = task_begin; t < std::min(task_begin + kTaskTokens, end); ++t) {
+          float* key = keys_.data() + static_cast<size_t>(t - begin) * width;
+          const float* value = values_.data() + static_cast<size_t>(t - begin) * width;
+          for (int h = 0; h < layout.num_kv_heads; ++h) {
+            const KvRow at{&layout, bases_, context.layer, h, t};
+            Rotate(RotationAt(t), *rope_, key);
+            StoreRow(key, layout, at.key());
+            StoreRow(value, layout, at.value());
+            key += layout.head_dim;
+            value += layout.head_dim;
+          }
+        }
+      });
+    }
+  }
+
+  // Into the last of the prompt's blocks.
+  void CopyDecodedRows(const LayerContext& context) {
+    const KvLayout& layout = *context.layout;
+    const int end = std::min(context.context_len, NumPromptBlocks(context) * layout.block_size);
+    for (int t = prompt_len_; t < end; ++t) {
+      for (int h = 0; h < layout.num_kv_heads; ++h) {
+        const KvRow from{&layout, context.blocks, context.layer, h, t};
+        const KvRow to{&layout, bases_, context.layer, h, t};
+        std::memcpy(to.key(), from.key(), layout.row_bytes());
+        std::memcpy(to.value(), from.value(), layout.row_bytes());
+      }
+    }
+  }
+
+  int num_layers_, key_rank_, value_rank_;
+  const Rope* rope_;
+  int prompt_len_ = 0;
+  // Made at the first decode step that needs them; then they do not change, and forks share them.
+  std::vector<std::shared_ptr<const Group>> groups_;
+  std::shared_ptr<const std::vector<float>> rotations_;  // [prompt_len, head_dim]
+  // Working memory.
+  std::vector<std::byte> rows_;
+  std::vector<std::byte*> bases_;
+  std::vector<float> keys_, values_;
+};
+
+absl::StatusOr<std::unique_ptr<TokenSelector>> Create(const AttentionParams&,
+                                                      const SelectionResources& resources) {
+  return std::make_unique<XkvSelector>(resources);
+}
+
+}  // namespace
+
+const PolicySpec kXkvPolicy = {.policy = AttentionPolicy::kXkv, .create = Create};
+
+}  // namespace tokenbutler
