@@ -195,8 +195,8 @@ HWY_INLINE void AttendTile(const AttentionTile<T>& tile) {
   float rescale[kTileHeads];
   for (int first = 0; first < tile.num_queries; first += kTileHeads) {
     const int num_heads = std::min(kTileHeads, tile.num_queries - first);
-    TileDots<kDim>(*tile.rows, first == 0 ? tile.next : nullptr, tile.head_dim,
-                   tile.queries + first * tile.head_dim, num_heads, logits);
+    TileDots<kDim, T>(*tile.rows, first == 0 ? tile.next : nullptr, tile.head_dim,
+                      tile.queries + first * tile.head_dim, num_heads, logits);
     SoftmaxTile(tile, first, num_heads, logits, rescale);
     ForEachHeadPass(num_heads, [&](auto heads, int h) HWY_ATTR {
       AddAllValues<heads.value>(tile, first + h, logits + h * kTileTokens, rescale + h);

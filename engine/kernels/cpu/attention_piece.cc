@@ -59,7 +59,6 @@ class PieceTiles {
 template <int kDim, class T>
 void AttendHeads(const AttentionPiece& piece, int first_head, int num_heads) {
   const int head_dim = piece.layout->head_dim;
-  const size_t query_at = static_cast<size_t>(first_head) * head_dim;
   const PieceTiles<T> tiles(piece);
   HWY_ALIGN float packed[kMaxPackedFloats];
   TileRows<T> rows[2];
@@ -88,7 +87,8 @@ void AttendHeads(const AttentionPiece& piece, int first_head, int num_heads) {
     }
     const float* queries = at < piece.num_first ? piece.first_queries : piece.queries;
     if (queries != packed_queries) {
-      PackQueries<T>(queries + query_at, num_heads, head_dim, packed);
+      PackQueries<T>(queries + static_cast<size_t>(first_head) * head_dim, num_heads, head_dim,
+                     packed);
       packed_queries = queries;
     }
     tile.first_token = at;

@@ -11,7 +11,7 @@ namespace {
 // A task is cut into at most kMaxPieces pieces of at least kMinPieceTokens tokens, multiples of the
 // tile: pieces per KV head are what the threads share, and each costs a merge.
 constexpr int kMaxPieces = 16;
-constexpr int kMinPieceTokens = 256;
+constexpr int kMinPieceTokens = 512;
 // Keys and values worth waking the other threads for.
 constexpr size_t kMinParallelBytes = size_t{64} << 10;
 constexpr size_t kCacheLine = 64;

@@ -52,6 +52,26 @@ constexpr int kStepDims = kLanes < 4                ? 1
                           : std::is_same_v<T, BF16> ? 8
                                                     : 4;
 
+// The query of block b of `packed`, or zeros when null.
+template <class T>
+HWY_INLINE void PackQuery(const float* query, int head_dim, float* packed, int b) {
+  int dim = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const hn::Full128<float> d;
+  for (; dim + kStepDims<T> <= head_dim; dim += kStepDims<T>) {
+    float* step = packed + dim * kDotHeads + 4 * b;
+    auto v0 = query == nullptr ? hn::Zero(d) : hn::LoadU(d, query + dim);
+    if constexpr (kStepDims<T> == 8) {
+      const auto v1 = query == nullptr ? hn::Zero(d) : hn::LoadU(d, query + dim + 4);
+      hn::StoreU(hn::ConcatOdd(d, v1, v0), d, step + kLanes);
+      v0 = hn::ConcatEven(d, v1, v0);
+    }
+    hn::StoreU(v0, d, step);
+  }
+#endif
+  for (; dim < head_dim; ++dim) packed[dim * kDotHeads + b] = query == nullptr ? 0.0f : query[dim];
+}
+
 // Brings the queries of num_heads heads [num_heads, head_dim] into the order that DotKeys wants:
 //   [heads / kDotHeads][head_dim / kStepDims][kStepDims / 4][kDotHeads][4]
 // where the two vectors of a step of bf16 are its even and its odd elements; behind the whole steps
@@ -59,22 +79,10 @@ constexpr int kStepDims = kLanes < 4                ? 1
 // num_heads, rounded up to kDotHeads, times head_dim floats.
 template <class T>
 HWY_INLINE void PackQueries(const float* queries, int num_heads, int head_dim, float* packed) {
-  constexpr int kVecs = kStepDims<T> < 4 ? 1 : kStepDims<T> / 4;
-  constexpr int kPerHead = kStepDims<T> / kVecs;
   for (int first = 0; first < num_heads; first += kDotHeads, packed += kDotHeads * head_dim) {
     for (int b = 0; b < kDotHeads; ++b) {
-      const float* query = queries + (first + b) * head_dim;
       const bool missing = first + b >= num_heads;
-      const int whole = head_dim / kStepDims<T> * kStepDims<T>;
-      for (int dim = 0; dim < whole; ++dim) {
-        const int in_step = dim % kStepDims<T>;
-        float* step = packed + (dim - in_step) * kDotHeads;
-        step[in_step % kVecs * kLanes + b * kPerHead + in_step / kVecs] =
-            missing ? 0.0f : query[dim];
-      }
-      for (int dim = whole; dim < head_dim; ++dim) {
-        packed[dim * kDotHeads + b] = missing ? 0.0f : query[dim];
-      }
+      PackQuery<T>(missing ? nullptr : queries + (first + b) * head_dim, head_dim, packed, b);
     }
   }
 }

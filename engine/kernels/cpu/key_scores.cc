@@ -64,8 +64,8 @@ void ScoreHeads(const KeyScoresParams& p, int begin, int end, int first_head, in
     for (int h = 0; h < num_heads; h += kTileHeads) {
       const int heads = std::min(kTileHeads, num_heads - h);
       const int head = first_head + h;
-      TileDots<kDim>(tile, h == 0 && next < end ? &rows[1 - which] : nullptr, head_dim,
-                     packed + h * head_dim, heads, logits);
+      TileDots<kDim, T>(tile, h == 0 && next < end ? &rows[1 - which] : nullptr, head_dim,
+                        packed + h * head_dim, heads, logits);
       PoolLogits(logits, heads, tile.num_tokens, p.softmax_scale,
                  p.lse == nullptr ? nullptr : p.lse + head, p.scores + (at - p.begin));
       if (states == nullptr) continue;
