@@ -84,8 +84,8 @@ HWY_INLINE FloatVec ExpOfNegative(FloatVec x) {
 // Turns dots into weights exp(logit - new max) for num_heads <= kTileHeads heads, adds them to the
 // states' sums and leaves in rescale[h] what the older sums had to be multiplied by.
 template <class T>
-HWY_INLINE void SoftmaxTile(const AttentionTile<T>& tile, int first_head, int num_heads,
-                            float* logits, float* rescale) {
+HWY_NOINLINE void SoftmaxTile(const AttentionTile<T>& tile, int first_head, int num_heads,
+                              float* logits, float* rescale) {
   const FloatTag d;
   const int lanes = static_cast<int>(hn::Lanes(d));
   const int num_tokens = tile.rows->num_tokens;
@@ -163,8 +163,8 @@ HWY_INLINE void AddValues(const AttentionTile<T>& tile, int head, bool prefetch,
 }
 
 template <int kHeads, class T>
-HWY_INLINE void AddAllValues(const AttentionTile<T>& tile, int head, const float* weights,
-                             const float* rescale) {
+HWY_NOINLINE void AddAllValues(const AttentionTile<T>& tile, int head, const float* weights,
+                               const float* rescale) {
   constexpr int kVecs = kHeads <= 4 && HWY_TARGET == HWY_AVX3 ? 4 : 2;
   const size_t lanes = hn::Lanes(FloatTag());
   bool prefetch = head == 0 && tile.next != nullptr;

@@ -186,10 +186,9 @@ struct TileRows {
     const int row = at % kv.block_size;
     const int in_tile = kTileTokens - row % kTileTokens;
     num_tokens = std::min({in_tile, kv.block_size - row, end - at});
-    const std::byte* key = blocks[at / kv.block_size] + key_offset + row * kv.row_bytes();
-    for (int t = 0; t < num_tokens; ++t, key += kv.row_bytes()) {
-      keys[t] = reinterpret_cast<const T*>(key);
-    }
+    const auto* key = reinterpret_cast<const T*>(blocks[at / kv.block_size] + key_offset) +
+                      static_cast<size_t>(row) * kv.head_dim;
+    for (int t = 0; t < num_tokens; ++t, key += kv.head_dim) keys[t] = key;
     Pad();
   }
 
@@ -201,10 +200,11 @@ struct TileRows {
 
 // logits[h * kTileTokens + t] = query h . key t of `tile` for num_heads <= kTileHeads heads, packed
 // by PackQueries<T>; up to a multiple of kDotHeads and of kDotKeys, more is written. Fetches the
-// keys of `next` meanwhile, if not null.
+// keys of `next` meanwhile, if not null. A function of its own, like the other parts of a tile: the
+// compiler keeps its vectors in registers.
 template <int kDim, class T>
-HWY_INLINE void TileDots(const TileRows<T>& tile, const TileRows<T>* next, int head_dim,
-                         const float* packed, int num_heads, TileLogits& logits) {
+HWY_NOINLINE void TileDots(const TileRows<T>& tile, const TileRows<T>* next, int head_dim,
+                           const float* packed, int num_heads, TileLogits& logits) {
   const int num_next = next == nullptr ? 0 : next->num_tokens;
   int fetched = 0;
   for (int t = 0; t < tile.num_tokens; t += kDotKeys) {
