@@ -1,8 +1,5 @@
-#include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "base/buffer.h"
@@ -89,12 +86,13 @@ class ScanCase {
                    pool);
     });
   }
-  double Scan(double fraction, ComputePool& pool) {
+  double Scan(double block_fraction, double scan_fraction, ComputePool& pool) {
     return ForEachLayer(pool, [&](absl::Span<SketchScanParams::Head> layer) {
       SketchScan({.layout = layout_,
                   .group_size = shape_.group_size,
                   .softmax_scale = 0.125f,
-                  .scan_fraction = static_cast<float>(fraction),
+                  .block_fraction = static_cast<float>(block_fraction),
+                  .scan_fraction = static_cast<float>(scan_fraction),
                   .heads = layer,
                   .workspace = workspace_.data()},
                  pool);
@@ -102,12 +100,13 @@ class ScanCase {
   }
 
   // What a pass has to read.
-  double bytes(double fraction) const {
+  double bytes(double block_fraction, double scan_fraction) const {
     const double blocks = static_cast<double>(heads_.size()) * static_cast<double>(num_blocks());
     const auto codes = static_cast<double>(layout_.sub_blocks() * layout_.sub_block_bytes());
     const auto scales = static_cast<double>(layout_.statistics_offset());
-    const auto statistics = fraction < 1 ? static_cast<double>(layout_.statistics_bytes()) : 0.0;
-    return blocks * (scales + statistics + fraction * codes);
+    const auto statistics = static_cast<double>(layout_.statistics_bytes());
+    return blocks * (scales + (scan_fraction < block_fraction ? block_fraction * statistics : 0) +
+                     scan_fraction * codes);
   }
 
  private:
@@ -162,28 +161,34 @@ absl::StatusOr<Report> RunScan(const ScanOptions& o, ComputePool& pool) {
     for (const int bits : o.bits) {
       ScanCase scan(ShapeOf(group_size), bits, o.depth, o.k);
       RETURN_IF_ERROR(scan.Fill());
-      // Fraction 0 stands for scores alone.
-      std::vector<double> fractions = {0};
-      fractions.insert(fractions.end(), o.fractions.begin(), o.fractions.end());
-      for (const double fraction : fractions) {
-        fmt::print(stderr, "\rscan: group {}, {} bits, fraction {} ", group_size, bits, fraction);
+      const auto measure = [&](double block_fraction, double scan_fraction, bool with_top_k) {
+        fmt::print(stderr, "\rscan: group {}, {} bits, {} of {} ", group_size, bits, scan_fraction,
+                   block_fraction);
         std::vector<double> seconds, bandwidths;
         for (int r = 0; r <= o.repeats; ++r) {
           bandwidths.push_back(probe.Measure());
           scan.MoveQueries();
-          const double s = fraction == 0 ? scan.Scores(pool) : scan.Scan(fraction, pool);
+          const double s =
+              with_top_k ? scan.Scan(block_fraction, scan_fraction, pool) : scan.Scores(pool);
           if (r > 0) seconds.push_back(s);  // the first one has no threshold
         }
         const double median = Median(seconds), bandwidth = Median(bandwidths);
-        const double bytes = scan.bytes(fraction == 0 ? 1 : fraction);
+        const double bytes = scan.bytes(block_fraction, scan_fraction);
         report.AddRow({{"group", group_size},
                        {"bits", bits},
-                       {"what", fraction == 0 ? "scores" : "scan and top-k"},
-                       {"fraction", fraction == 0 ? 1 : fraction},
+                       {"blocks", block_fraction},
+                       {"scored", scan_fraction},
+                       {"top_k", with_top_k},
                        {"ms", median * 1e3},
                        {"gb_s", bytes / median / 1e9},
                        {"probe_gb_s", bandwidth / 1e9},
                        {"time_over_read", median * bandwidth / bytes}});
+      };
+      measure(1, 1, /*with_top_k=*/false);
+      for (const double block_fraction : o.block_fractions) {
+        for (const double scan_fraction : o.scan_fractions) {
+          if (scan_fraction <= block_fraction) measure(block_fraction, scan_fraction, true);
+        }
       }
     }
   }

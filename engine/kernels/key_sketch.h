@@ -51,6 +51,9 @@ struct SketchLayout {
   // In units of the scale. Two-level codes do not span the keys, so deviations may be larger.
   float mean_step() const { return levels() / 15.0f; }
   float std_step() const { return bits == 1 ? 1.0f / 3 : levels() / 9.0f; }
+  // A channel's standard deviation over the block, as guessed from its scale alone: a fifth of the
+  // range; for two levels, what it is of normally distributed keys.
+  float block_std_step() const { return bits == 1 ? 0.625f : levels() / 5.0f; }
   // Channels, with those added that fill the last line of codes; scale, zero and codes are 0 there.
   int padded_dim() const { return bits == 1 ? (head_dim + 31) / 32 * 32 : head_dim; }
 
@@ -132,5 +135,12 @@ void SketchScoresPlain(const SketchScoresParams& params);
 // by minimum and maximum, which exclude almost nothing.
 void SketchEstimates(const SketchScoresParams& params, ComputePool& pool);
 void SketchEstimatesPlain(const SketchScoresParams& params);
+
+// The same for each block that overlaps [begin, end), from scales and zeros alone: with the middle
+// of each channel's levels as the mean and scale * block_std_step as the deviation. `scores` of a
+// head is [blocks that overlap]. Keeping half of the blocks by it keeps more attention mass than
+// keeping a quarter of the sub-blocks, at less cost.
+void SketchBlockEstimates(const SketchScoresParams& params, ComputePool& pool);
+void SketchBlockEstimatesPlain(const SketchScoresParams& params);
 
 }  // namespace tokenbutler

@@ -34,8 +34,11 @@ struct SketchScanParams {
   SketchLayout layout;
   int group_size = 1;  // 1 ... 64
   float softmax_scale = 1;
-  // Below 1, a staged scan: sub-blocks of 16 tokens are ranked by SketchEstimates, and only this
-  // fraction of them, the best ones (at least enough for k tokens), is scored.
+  // Below 1, staged scans: only the best of a head's blocks by SketchBlockEstimates are looked
+  // into, this fraction of them, and only the best sub-blocks of these by SketchEstimates are
+  // scored, this fraction of all (at least enough for k tokens). With scan_fraction >=
+  // block_fraction, all sub-blocks of the best blocks are scored and no statistics are read.
+  float block_fraction = 1;
   float scan_fraction = 1;
   absl::Span<Head> heads;          // of one or more sequences
   std::byte* workspace = nullptr;  // [SketchScanWorkspaceBytes(heads)], 64-byte aligned

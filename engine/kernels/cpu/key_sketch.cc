@@ -50,4 +50,10 @@ void SketchEstimates(const SketchScoresParams& p, ComputePool& pool) {
   });
 }
 
+void SketchBlockEstimates(const SketchScoresParams& p, ComputePool& pool) {
+  ForEachPiece(p, pool, [](SketchPass& pass, const SketchScoresParams::Head& head, int piece) {
+    pass.EstimateBlocks(piece, head.scores);
+  });
+}
+
 }  // namespace tokenbutler

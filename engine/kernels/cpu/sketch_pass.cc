@@ -76,34 +76,64 @@ void SketchPass::ScoreBatch(int first_block, int num_blocks, int first_tile) {
   }
 }
 
-void SketchPass::Estimate(int piece, float* estimates) {
+void SketchPass::AddBlocks(int piece) {
   const int piece_blocks = PieceBlocks(layout_);
   const int first = std::max(piece * piece_blocks, begin_ / layout_.block_size);
   const int last = std::min((piece + 1) * piece_blocks, (end_ - 1) / layout_.block_size + 1);
-  Clear();
   for (int block = first; block < last; ++block) AddBlock(block);
+}
+
+void SketchPass::Estimate(int piece, float* estimates) {
+  Clear();
+  AddBlocks(piece);
+  EstimateBatches(estimates);
+}
+
+void SketchPass::EstimateChosen(const int32_t* blocks, int num_blocks, float* estimates) {
+  Clear();
+  for (int i = 0; i < num_blocks; ++i) AddBlock(blocks[i]);
+  EstimateBatches(estimates);
+}
+
+void SketchPass::EstimateBatches(float* estimates) {
   EndLists();
-  for (int block = first; block < last;) {
-    const int batch_end = (block / kSketchBatchBlocks + 1) * kSketchBatchBlocks;
-    const int num_blocks = std::min(batch_end, last) - block;
-    const std::byte* const* records = records_ + (block - first);
+  for (int first = 0; first < num_blocks_; first += kSketchBatchBlocks) {
+    const int last = std::min(first + kSketchBatchBlocks, num_blocks_);
     for (int group = 0; group < num_groups_; ++group) {
-      Round(layout_, groups_[group], records, num_blocks, /*with_squares=*/true, &rounded_);
+      Round(layout_, groups_[group], records_ + first, last - first, /*with_squares=*/true,
+            &rounded_);
       EstimateSubBlocks({.layout = &layout_,
                          .num_heads = groups_[group].num_heads,
-                         .num_blocks = num_blocks,
-                         .records = records,
-                         .fetch = records + num_blocks,
+                         .num_blocks = last - first,
+                         .records = records_ + first,
+                         .fetch = records_ + last,
                          .fetch_bytes = static_cast<int>(layout_.codes_offset()),
                          .queries = &rounded_,
                          .accumulate = group > 0,
                          .estimates = scores_});
     }
-    const int sub_begin = std::max(block * sub_blocks_, begin_ / 16);
-    const int sub_end = std::min((block + num_blocks) * sub_blocks_, (end_ + 15) / 16);
-    std::copy(scores_ + (sub_begin - block * sub_blocks_),
-              scores_ + (sub_end - block * sub_blocks_), estimates + (sub_begin - begin_ / 16));
-    block += num_blocks;
+    for (int i = first; i < last; ++i) {
+      const int block_begin = blocks_[i] * sub_blocks_;
+      const int from = std::max(block_begin, begin_ / 16);
+      const int to = std::min(block_begin + sub_blocks_, (end_ + 15) / 16);
+      const float* of_block = scores_ + (i - first) * sub_blocks_;
+      std::copy(of_block + (from - block_begin), of_block + (to - block_begin),
+                estimates + (from - begin_ / 16));
+    }
+  }
+}
+
+void SketchPass::EstimateBlocks(int piece, float* estimates) {
+  Clear();
+  AddBlocks(piece);
+  EndLists();
+  for (int first = 0; first < num_blocks_; first += kSketchBatchBlocks) {
+    const int count = std::min(kSketchBatchBlocks, num_blocks_ - first);
+    for (int group = 0; group < num_groups_; ++group) {
+      tokenbutler::EstimateBlocks(layout_, groups_[group], records_ + first,
+                                  records_ + first + count, count, group > 0,
+                                  estimates + (blocks_[first] - begin_ / layout_.block_size));
+    }
   }
 }
 

@@ -9,9 +9,10 @@
 
 namespace tokenbutler {
 
-// One task's walk over a piece of the records of one KV head, in batches of blocks that are aligned
-// in the sequence, so that a task's results depend on the head's range but not on how it was cut.
-// Large: keeps what it needs in itself, on the stack of the thread that runs the task.
+// One task's walk over a piece of the records of one KV head, in batches of blocks. Pieces are
+// aligned in the sequence and batches counted from their start, so that results depend on the
+// head's range and its chosen blocks but not on the threads. Large: keeps what it needs in itself,
+// on the stack of the thread that runs the task.
 class SketchPass {
  public:
   // Blocks of a piece: pieces begin at multiples of this. A multiple of kSketchBatchBlocks.
@@ -60,9 +61,27 @@ class SketchPass {
     ScoreBatches(sink);
   }
 
+  // The same for all sub-blocks of these blocks of the piece, ascending.
+  template <class Sink>
+  void ScoreBlocks(const int32_t* blocks, int num_blocks, const Sink& sink) {
+    Clear();
+    for (int i = 0; i < num_blocks; ++i) {
+      const int first = blocks[i] * sub_blocks_;
+      const int stop = std::min(first + sub_blocks_, (end_ + 15) / 16);
+      AddBlock(blocks[i]);
+      for (int s = std::max(first, begin_ / 16); s < stop; ++s) AddTile(s - first);
+    }
+    ScoreBatches(sink);
+  }
+
   // Writes the estimates of the sub-blocks of the piece that overlap the range; the first one in
   // the range goes to estimates[0].
   void Estimate(int piece, float* estimates);
+  // The same for these blocks of the piece, ascending; those of other blocks are not written.
+  void EstimateChosen(const int32_t* blocks, int num_blocks, float* estimates);
+  // Writes the estimates of the blocks of the piece that overlap the range; the first one in the
+  // range goes to estimates[0].
+  void EstimateBlocks(int piece, float* estimates);
 
  private:
   static constexpr int kPieceTokens = 16384;  // at least a batch of the largest blocks
@@ -91,19 +110,21 @@ class SketchPass {
     positions_[num_tiles_++] = blocks_[block] * layout_.block_size + sub_block * 16;
     ++tiles_of_block_[block];
   }
+  // Adds the blocks of the piece that overlap the range.
+  void AddBlocks(int piece);
+  // Estimates the sub-blocks of all blocks added.
+  void EstimateBatches(float* estimates);
   // Repeats the last record and the last tile as what kernels may load ahead.
   void EndLists();
 
   template <class Sink>
   void ScoreBatches(const Sink& sink) {
     EndLists();
-    for (int block = 0, tile = 0; block < num_blocks_;) {
-      const int batch = blocks_[block] / kSketchBatchBlocks, first_block = block;
+    for (int first = 0, tile = 0; first < num_blocks_; first += kSketchBatchBlocks) {
+      const int num_blocks = std::min(kSketchBatchBlocks, num_blocks_ - first);
       int num_tiles = 0;
-      for (; block < num_blocks_ && blocks_[block] / kSketchBatchBlocks == batch; ++block) {
-        num_tiles += tiles_of_block_[block];
-      }
-      ScoreBatch(first_block, block - first_block, tile);
+      for (int b = first; b < first + num_blocks; ++b) num_tiles += tiles_of_block_[b];
+      ScoreBatch(first, num_blocks, tile);
       sink(Scores{scores_, positions_ + tile, num_tiles});
       tile += num_tiles;
     }

@@ -48,13 +48,19 @@ class HeadWorkspace {
     Place(at, slots, &positions);
     Place(at, sub_blocks, &estimates);
     Place(at, sub_blocks, &chosen);
+    Place(at, sub_blocks, &kept);
+    Place(at, 1, &num_chosen);
+    Place(at, 1, &num_kept);
   }
 
   int32_t* counts;     // [pieces] scores that passed
   float* scores;       // [slots]
   int32_t* positions;  // [slots]
-  float* estimates;    // [sub-blocks]
-  int32_t* chosen;     // [sub-blocks] ascending; of the whole sequence, not of the range
+  float* estimates;    // [sub-blocks], or of blocks
+  int32_t* chosen;     // [sub-blocks] ascending; numbers in the sequence, not in the range
+  int32_t* kept;       // [blocks] likewise
+  int32_t* num_chosen;
+  int32_t* num_kept;
 
  private:
   template <class T>
@@ -75,10 +81,15 @@ class Scan {
   }
 
   void Run() {
-    if (p_.scan_fraction < 1) {
+    if (p_.block_fraction < 1) {
       ForEachPiece([this](const Head& head, const HeadWorkspace& w, int piece) {
-        if (!IsStaged(head)) return;
-        MakePass(head).Estimate(piece, w.estimates);
+        if (RanksBlocks(head)) MakePass(head).EstimateBlocks(piece, w.estimates);
+      });
+      ForEachHead([this](const Head& head, const HeadWorkspace& w) { KeepBlocks(head, w); });
+    }
+    if (p_.scan_fraction < p_.block_fraction) {
+      ForEachPiece([this](const Head& head, const HeadWorkspace& w, int piece) {
+        if (RanksSubBlocks(head)) Estimate(head, w, piece);
       });
       ForEachHead([this](const Head& head, const HeadWorkspace& w) { ChooseSubBlocks(head, w); });
     }
@@ -100,11 +111,17 @@ class Scan {
   }
   int FirstBlock(const Head& head) const { return head.begin / p_.layout.block_size; }
   int LastBlock(const Head& head) const { return (head.end - 1) / p_.layout.block_size; }
+  int NumBlocks(const Head& head) const { return LastBlock(head) - FirstBlock(head) + 1; }
+  int NumKept(const Head& head) const {
+    return NumKeptBlocks(NumBlocks(head), p_.layout.block_size, head.k, p_.block_fraction);
+  }
   int NumScored(const Head& head) const {
     return NumScoredSubBlocks(NumSubBlocks(head.begin, head.end), head.k, p_.scan_fraction);
   }
-  bool IsStaged(const Head& head) const {
-    return NumScored(head) < NumSubBlocks(head.begin, head.end);
+  bool RanksBlocks(const Head& head) const { return NumKept(head) < NumBlocks(head); }
+  bool RanksSubBlocks(const Head& head) const {
+    return p_.scan_fraction < p_.block_fraction &&
+           NumScored(head) < NumSubBlocks(head.begin, head.end);
   }
 
   HeadWorkspace WorkspaceOf(size_t index) const {
@@ -154,11 +171,47 @@ class Scan {
     return token - head.begin + (piece - first) * kSlack;
   }
 
+  void KeepBlocks(const Head& head, const HeadWorkspace& w) const {
+    if (!RanksBlocks(head)) return;
+    *w.num_kept = TopK(w.estimates, NumBlocks(head), NumKept(head), w.kept);
+    for (int i = 0; i < *w.num_kept; ++i) w.kept[i] += FirstBlock(head);
+  }
+
+  // Of sub-blocks; -infinity for those of blocks that were not kept.
+  void Estimate(const Head& head, const HeadWorkspace& w, int piece) const {
+    SketchPass pass = MakePass(head);
+    if (!RanksBlocks(head)) return pass.Estimate(piece, w.estimates);
+    const int piece_sub_blocks = piece_blocks_ * p_.layout.sub_blocks();
+    const int first = std::max(piece * piece_sub_blocks, head.begin / 16);
+    const int last = std::min((piece + 1) * piece_sub_blocks, (head.end + 15) / 16);
+    std::fill(w.estimates + (first - head.begin / 16), w.estimates + (last - head.begin / 16),
+              kEverything);
+    const absl::Span<const int32_t> blocks = PartOf(w.kept, *w.num_kept, piece, piece_blocks_);
+    pass.EstimateChosen(blocks.data(), static_cast<int>(blocks.size()), w.estimates);
+  }
+
   void ChooseSubBlocks(const Head& head, const HeadWorkspace& w) const {
-    if (!IsStaged(head)) return;
-    const int n = NumSubBlocks(head.begin, head.end);
-    const int num_chosen = TopK(w.estimates, n, NumScored(head), w.chosen);
-    for (int i = 0; i < num_chosen; ++i) w.chosen[i] += head.begin / 16;
+    if (!RanksSubBlocks(head)) return;
+    const int n = NumSubBlocks(head.begin, head.end), first = head.begin / 16;
+    int num_scored = NumScored(head);
+    if (RanksBlocks(head)) {  // only sub-blocks of kept blocks
+      const int in_block = p_.layout.sub_blocks();
+      int num_kept = 0;
+      for (int i = 0; i < *w.num_kept; ++i) {
+        num_kept +=
+            std::min((w.kept[i] + 1) * in_block, first + n) - std::max(w.kept[i] * in_block, first);
+      }
+      num_scored = std::min(num_scored, num_kept);
+    }
+    *w.num_chosen = TopK(w.estimates, n, num_scored, w.chosen);
+    for (int i = 0; i < *w.num_chosen; ++i) w.chosen[i] += first;
+  }
+
+  // Those of ascending numbers that are in piece `piece` of `size` each.
+  static absl::Span<const int32_t> PartOf(const int32_t* numbers, int n, int piece, int size) {
+    const int32_t* from = std::lower_bound(numbers, numbers + n, piece * size);
+    const int32_t* to = std::lower_bound(from, numbers + n, (piece + 1) * size);
+    return absl::MakeConstSpan(from, to - from);
   }
 
   void Collect(const Head& head, const HeadWorkspace& w, int piece, float threshold) const {
@@ -169,12 +222,13 @@ class Scan {
                             threshold, w.scores + slot + count, w.positions + slot + count);
     };
     SketchPass pass = MakePass(head);
-    if (IsStaged(head)) {
-      const int piece_sub_blocks = piece_blocks_ * p_.layout.sub_blocks();
-      const int32_t *begin = w.chosen, *end = begin + NumScored(head);
-      const int32_t* from = std::lower_bound(begin, end, piece * piece_sub_blocks);
-      const int32_t* to = std::lower_bound(from, end, (piece + 1) * piece_sub_blocks);
-      pass.ScoreChosen(from, static_cast<int>(to - from), collect);
+    if (RanksSubBlocks(head)) {
+      const absl::Span<const int32_t> part =
+          PartOf(w.chosen, *w.num_chosen, piece, piece_blocks_ * p_.layout.sub_blocks());
+      pass.ScoreChosen(part.data(), static_cast<int>(part.size()), collect);
+    } else if (RanksBlocks(head)) {
+      const absl::Span<const int32_t> part = PartOf(w.kept, *w.num_kept, piece, piece_blocks_);
+      pass.ScoreBlocks(part.data(), static_cast<int>(part.size()), collect);
     } else {
       pass.ScoreAll(piece, collect);
     }

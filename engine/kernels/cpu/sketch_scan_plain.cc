@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "engine/kernels/cpu/sketch_select.h"
@@ -26,20 +27,38 @@ void ScanHead(const SketchScanParams& p, SketchScanParams::Head& head) {
 
   std::vector<int32_t> positions(n);
   for (int i = 0; i < n; ++i) positions[i] = i;
+  const int block_size = p.layout.block_size, first_block = head.begin / block_size;
+  const int num_blocks = n == 0 ? 0 : (head.end - 1) / block_size - first_block + 1;
+  const int num_kept = NumKeptBlocks(num_blocks, block_size, head.k, p.block_fraction);
+  std::vector<float> estimates(num_blocks);
+  std::vector<int32_t> kept(num_kept);
+  scored.scores = estimates.data();
+  if (n > 0) SketchBlockEstimatesPlain(params);
+  TopKPlain(estimates.data(), num_blocks, num_kept, kept.data());
+  const auto is_kept = [&](int block) {
+    return std::binary_search(kept.begin(), kept.end(), block - first_block);
+  };
+
   const int num_sub_blocks = NumSubBlocks(head.begin, head.end);
-  const int num_scored = NumScoredSubBlocks(num_sub_blocks, head.k, p.scan_fraction);
-  if (num_scored < num_sub_blocks) {
-    std::vector<float> estimates(num_sub_blocks);
-    std::vector<int32_t> chosen(num_scored);
+  std::vector<int32_t> chosen(num_sub_blocks);
+  for (int s = 0; s < num_sub_blocks; ++s) chosen[s] = s;
+  if (p.scan_fraction < p.block_fraction) {
+    estimates.resize(num_sub_blocks);
     scored.scores = estimates.data();
     SketchEstimatesPlain(params);
-    TopKPlain(estimates.data(), num_sub_blocks, num_scored, chosen.data());
-    std::erase_if(positions, [&](int32_t i) {
-      const int sub_block = (head.begin + i) / 16 - head.begin / 16;
-      return !std::binary_search(chosen.begin(), chosen.end(), sub_block);
-    });
-    for (size_t i = 0; i < positions.size(); ++i) scores[i] = scores[positions[i]];
+    for (int s = 0; s < num_sub_blocks; ++s) {
+      if (is_kept((head.begin / 16 + s) / p.layout.sub_blocks())) continue;
+      estimates[s] = -std::numeric_limits<float>::infinity();
+    }
+    chosen.resize(NumScoredSubBlocks(num_sub_blocks, head.k, p.scan_fraction));
+    TopKPlain(estimates.data(), num_sub_blocks, static_cast<int>(chosen.size()), chosen.data());
   }
+  std::erase_if(positions, [&](int32_t i) {
+    const int sub_block = (head.begin + i) / 16 - head.begin / 16;
+    return !is_kept((head.begin + i) / block_size) ||
+           !std::binary_search(chosen.begin(), chosen.end(), sub_block);
+  });
+  for (size_t i = 0; i < positions.size(); ++i) scores[i] = scores[positions[i]];
 
   std::vector<int32_t> best(positions.size());
   head.num_selected =

@@ -174,10 +174,12 @@ struct BothScores {
   std::vector<std::vector<float>> fast, plain;  // [head][...]
 };
 
-BothScores ScoreBoth(const SketchCase& c, int begin, int end, bool estimates,
-                     bool with_lse = true) {
+enum class Of { kTokens, kSubBlocks, kBlocks };
+
+BothScores ScoreBoth(const SketchCase& c, int begin, int end, Of of, bool with_lse = true) {
   BothScores both;
-  const int n = estimates ? (end + 15) / 16 - begin / 16 : end - begin;
+  const int size = of == Of::kTokens ? 1 : of == Of::kSubBlocks ? 16 : c.layout.block_size;
+  const int n = (end + size - 1) / size - begin / size;
   both.fast.assign(c.num_heads, std::vector<float>(n, NAN));
   both.plain = both.fast;
   std::vector<SketchScoresParams::Head> heads;
@@ -194,9 +196,13 @@ BothScores ScoreBoth(const SketchCase& c, int begin, int end, bool estimates,
                                      .softmax_scale = c.softmax_scale,
                                      .heads = heads};
   ComputePool pool(2);
-  estimates ? SketchEstimates(params, pool) : SketchScores(params, pool);
+  if (of == Of::kTokens) SketchScores(params, pool);
+  if (of == Of::kSubBlocks) SketchEstimates(params, pool);
+  if (of == Of::kBlocks) SketchBlockEstimates(params, pool);
   for (int h = 0; h < c.num_heads; ++h) heads[h].scores = both.plain[h].data();
-  estimates ? SketchEstimatesPlain(params) : SketchScoresPlain(params);
+  if (of == Of::kTokens) SketchScoresPlain(params);
+  if (of == Of::kSubBlocks) SketchEstimatesPlain(params);
+  if (of == Of::kBlocks) SketchBlockEstimatesPlain(params);
   return both;
 }
 
@@ -218,8 +224,9 @@ TEST_P(KeySketchTest, ScoresEqualPlainForEveryShape) {
       for (const int block_size : {16, 48, 128}) {
         SCOPED_TRACE(testing::Message() << bits << " bits, " << head_dim << " x " << block_size);
         const SketchCase c({.head_dim = head_dim, .block_size = block_size, .bits = bits}, 1500, 3);
-        ExpectNearPlain(ScoreBoth(c, 0, 1500, false), 0.03f);
-        ExpectNearPlain(ScoreBoth(c, 0, 1500, true), 0.03f);
+        ExpectNearPlain(ScoreBoth(c, 0, 1500, Of::kTokens), 0.03f);
+        ExpectNearPlain(ScoreBoth(c, 0, 1500, Of::kSubBlocks), 0.03f);
+        ExpectNearPlain(ScoreBoth(c, 0, 1500, Of::kBlocks), 1e-3f);
       }
     }
   }
@@ -229,9 +236,10 @@ TEST_P(KeySketchTest, ScoresEqualPlainForEveryGroup) {
   for (const int group_size : {1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 64}) {
     SCOPED_TRACE(testing::Message() << "group " << group_size);
     const SketchCase c({.head_dim = 64}, 700, group_size, 1);
-    ExpectNearPlain(ScoreBoth(c, 0, 700, false), 0.03f);
-    ExpectNearPlain(ScoreBoth(c, 0, 700, true), 0.03f);
-    ExpectNearPlain(ScoreBoth(c, 0, 700, false, /*with_lse=*/false), 0.03f);
+    ExpectNearPlain(ScoreBoth(c, 0, 700, Of::kTokens), 0.03f);
+    ExpectNearPlain(ScoreBoth(c, 0, 700, Of::kSubBlocks), 0.03f);
+    ExpectNearPlain(ScoreBoth(c, 0, 700, Of::kBlocks), 1e-3f);
+    ExpectNearPlain(ScoreBoth(c, 0, 700, Of::kTokens, /*with_lse=*/false), 0.03f);
   }
 }
 
@@ -240,18 +248,19 @@ TEST_P(KeySketchTest, ScoresEqualPlainForEverySpan) {
   for (const int begin : {0, 1, 16, 127, 128, 9000}) {
     for (const int end : {9001, 9008, 9088, 16383, 20000}) {
       SCOPED_TRACE(testing::Message() << begin << " to " << end);
-      ExpectNearPlain(ScoreBoth(c, begin, end, false), 0.03f);
-      ExpectNearPlain(ScoreBoth(c, begin, end, true), 0.03f);
+      ExpectNearPlain(ScoreBoth(c, begin, end, Of::kTokens), 0.03f);
+      ExpectNearPlain(ScoreBoth(c, begin, end, Of::kSubBlocks), 0.03f);
+      ExpectNearPlain(ScoreBoth(c, begin, end, Of::kBlocks), 1e-3f);
     }
   }
-  ExpectNearPlain(ScoreBoth(c, 5, 5, false), 0.03f);
+  ExpectNearPlain(ScoreBoth(c, 5, 5, Of::kTokens), 0.03f);
 }
 
 // What selection is about: the same tokens come out on top.
 TEST_P(KeySketchTest, TopTokensAreThoseOfPlain) {
   for (const int bits : {1, 2, 4}) {
     const SketchCase c({.head_dim = 64, .bits = bits}, 12800, 3, 8, 1);
-    const BothScores both = ScoreBoth(c, 0, 12800, false);
+    const BothScores both = ScoreBoth(c, 0, 12800, Of::kTokens);
     constexpr int kTop = 384;
     std::vector<int32_t> fast(kTop + 16), plain(kTop + 16), common;
     TopK(both.fast[0].data(), 12800, kTop, fast.data());
@@ -266,14 +275,15 @@ TEST_P(KeySketchTest, HugeAndBrokenQueriesDoNoHarm) {
   SketchCase c({.head_dim = 64}, 256, 3);
   c.queries[0].assign(c.queries[0].size(), 0.0f);
   c.queries[1].assign(c.queries[1].size(), 1e30f);
-  BothScores both = ScoreBoth(c, 0, 256, false);
+  BothScores both = ScoreBoth(c, 0, 256, Of::kTokens);
   for (const float score : both.fast[0]) {
     ASSERT_NEAR(score, -*std::min_element(c.lse[0].begin(), c.lse[0].end()), 1e-5f);
   }
   c.queries[0][5] = NAN;
   c.queries[1][7] = kInf;
-  ScoreBoth(c, 0, 256, false);
-  ScoreBoth(c, 0, 256, true);
+  ScoreBoth(c, 0, 256, Of::kTokens);
+  ScoreBoth(c, 0, 256, Of::kSubBlocks);
+  ScoreBoth(c, 0, 256, Of::kBlocks);
 }
 
 TEST_P(KeySketchTest, ThreadsDoNotChangeScores) {

@@ -23,11 +23,13 @@ class ScanOf {
   };
 
   // `ranges`: of each head, repeated as needed.
-  ScanOf(const SketchCase& c, std::vector<Range> ranges, float scan_fraction = 1) {
+  ScanOf(const SketchCase& c, std::vector<Range> ranges, float scan_fraction = 1,
+         float block_fraction = 1) {
     params.layout = c.layout;
     params.group_size = c.group_size;
     params.softmax_scale = c.softmax_scale;
     params.scan_fraction = scan_fraction;
+    params.block_fraction = block_fraction;
     tokens_.resize(c.num_heads);
     scores_.resize(c.num_heads);
     for (int h = 0; h < c.num_heads; ++h) {
@@ -182,10 +184,11 @@ TEST_P(SketchScanTest, ThresholdLetsAFewTimesKPass) {
 TEST_P(SketchScanTest, ThreadsDoNotChangeTheResult) {
   const SketchCase c({.head_dim = 64}, 40000, 3);
   for (const float fraction : {1.0f, 0.25f}) {
-    ScanOf one(c, {{100, 39000, 1000}}, fraction);
+    const float blocks = fraction < 1 ? 0.5f : 1.0f;
+    ScanOf one(c, {{100, 39000, 1000}}, fraction, blocks);
     one.Run(1);
     for (const int num_threads : {2, 3}) {
-      ScanOf many(c, {{100, 39000, 1000}}, fraction);
+      ScanOf many(c, {{100, 39000, 1000}}, fraction, blocks);
       many.Run(num_threads);
       for (int h = 0; h < c.num_heads; ++h) {
         ASSERT_EQ(many.tokens(h), one.tokens(h));
@@ -229,29 +232,39 @@ TEST_P(SketchScanTest, StagedScanChoosesFromTheBestSubBlocks) {
 }
 
 TEST_P(SketchScanTest, StagedScanIsNearPlain) {
-  const SketchCase c({.head_dim = 64}, 6000, 3);
-  ScanOf fast(c, {{16, 6000, 200}}, 0.25f), plain(c, {{16, 6000, 200}}, 0.25f);
-  fast.Run();
-  SketchScanPlain(plain.params);
-  for (int h = 0; h < c.num_heads; ++h) {
-    ASSERT_EQ(fast.heads[h].num_selected, plain.heads[h].num_selected);
-    ASSERT_GE(CommonPart(fast.tokens(h), plain.tokens(h)), 0.96);
+  const SketchCase c({.head_dim = 64}, 9000, 3);
+  for (const float scan_fraction : {1.0f, 0.25f}) {
+    for (const float block_fraction : {1.0f, 0.5f}) {
+      SCOPED_TRACE(testing::Message() << scan_fraction << " of " << block_fraction);
+      ScanOf fast(c, {{200, 8950, 200}}, scan_fraction, block_fraction);
+      ScanOf plain(c, {{200, 8950, 200}}, scan_fraction, block_fraction);
+      SketchScanPlain(plain.params);
+      for (int repeat = 0; repeat < 2; ++repeat) {
+        fast.Run();
+        for (int h = 0; h < c.num_heads; ++h) {
+          ASSERT_EQ(fast.heads[h].num_selected, plain.heads[h].num_selected);
+          ASSERT_GE(CommonPart(fast.tokens(h), plain.tokens(h)), 0.96);
+        }
+      }
+    }
   }
 }
 
 // However few sub-blocks are scored, they hold k tokens.
 TEST_P(SketchScanTest, StagedScanFindsEnough) {
   const SketchCase c({.head_dim = 32}, 2000, 2);
-  for (const int k : {1, 15, 16, 17, 500, 1960, 1970, 5000}) {
-    ScanOf scan(c, {{10, 1975, k}}, 0.01f);
-    scan.Run();
-    for (int h = 0; h < c.num_heads; ++h) {
-      ASSERT_EQ(scan.heads[h].num_selected, std::min(k, 1965)) << k;
-      const std::vector<int32_t> tokens = scan.tokens(h);
-      ASSERT_TRUE(std::is_sorted(tokens.begin(), tokens.end()));
-      ASSERT_EQ(std::adjacent_find(tokens.begin(), tokens.end()), tokens.end());
-      ASSERT_GE(tokens.front(), 10);
-      ASSERT_LT(tokens.back(), 1975);
+  for (const float block_fraction : {1.0f, 0.01f, 0.001f}) {
+    for (const int k : {1, 15, 16, 17, 500, 1960, 1970, 5000}) {
+      ScanOf scan(c, {{10, 1975, k}}, 0.01f, block_fraction);
+      scan.Run();
+      for (int h = 0; h < c.num_heads; ++h) {
+        ASSERT_EQ(scan.heads[h].num_selected, std::min(k, 1965)) << k;
+        const std::vector<int32_t> tokens = scan.tokens(h);
+        ASSERT_TRUE(std::is_sorted(tokens.begin(), tokens.end()));
+        ASSERT_EQ(std::adjacent_find(tokens.begin(), tokens.end()), tokens.end());
+        ASSERT_GE(tokens.front(), 10);
+        ASSERT_LT(tokens.back(), 1975);
+      }
     }
   }
 }
