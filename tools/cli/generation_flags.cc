@@ -21,7 +21,9 @@ void GenerationFlags::AddTo(CLI::App* app) {
       ->group(kGroup);
   app->add_option("--repetition-penalty", repetition_penalty, "Above 1: repeat less")
       ->group(kGroup);
-  app->add_option("--seed", seed, "Same seed, same request: same text")->group(kGroup);
+  app->add_option("--seed", seed, "Same seed, same request: same text")
+      ->check(CLI::NonNegativeNumber)  // CLI11 takes -1 for the largest
+      ->group(kGroup);
   app->add_option("--stop", stop, "End before this text; may be given more than once")
       ->allow_extra_args(false)  // the text may follow
       ->group(kGroup);
