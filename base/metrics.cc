@@ -155,6 +155,9 @@ Metrics::Metrics(const BuildLabels& build)
                              .decode = AddDeadlineExpired(*registry_, "decode")},
       kv_host_used_bytes(
           AddGauge(*registry_, "kv_host_used_bytes", "KV cache in host memory that is in use.")),
+      kv_host_high_water_bytes(
+          AddGauge(*registry_, "kv_host_high_water_bytes",
+                   "The most of the KV cache in host memory that was in use at a time.")),
       kv_host_capacity_bytes(
           AddGauge(*registry_, "kv_host_capacity_bytes", "KV cache in host memory, all of it.")),
       kv_host_pinned_bytes(

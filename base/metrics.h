@@ -86,6 +86,7 @@ class Metrics {
   DeadlineExpiredTotal deadline_expired_total;
 
   prometheus::Gauge& kv_host_used_bytes;
+  prometheus::Gauge& kv_host_high_water_bytes;  // the most that was in use at a time
   prometheus::Gauge& kv_host_capacity_bytes;
   prometheus::Gauge& kv_host_pinned_bytes;
   prometheus::Counter& kv_host_alloc_failures_total;  // a block was wanted and none was free

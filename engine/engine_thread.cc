@@ -244,7 +244,8 @@ void EngineThread::AdmitRequests() {
   while (true) {
     for (RequestState* request : scheduler_.Admit()) {
       if (!request->sparse()) continue;
-      auto state = parts_.runner->NewState(request->request.attention);
+      auto state = parts_.runner->NewState(request->request.attention,
+                                           static_cast<int>(request->sequences.size()) - 1);
       if (state.ok()) {
         request->sequences[0].state = *std::move(state);
       } else {
@@ -323,8 +324,8 @@ void EngineThread::LetGo(RequestState* request) {
 }
 
 void EngineThread::PublishLoad() {
-  const int64_t used =
-      int64_t{parts_.block_pool->num_used()} * static_cast<int64_t>(limits_.layout.block_bytes());
+  const int64_t block_bytes = static_cast<int64_t>(limits_.layout.block_bytes());
+  const int64_t used = int64_t{parts_.block_pool->num_used()} * block_bytes;
   const int64_t failed_to_fit = scheduler_.num_failed_to_fit();
   Metrics& metrics = *parts_.metrics;
   if (failed_to_fit > num_failed_to_fit_) {
@@ -340,6 +341,8 @@ void EngineThread::PublishLoad() {
   metrics.requests_running.Set(load_.requests_running);
   metrics.requests_waiting.Set(load_.requests_waiting);
   metrics.kv_host_used_bytes.Set(static_cast<double>(used));
+  metrics.kv_host_high_water_bytes.Set(
+      static_cast<double>(int64_t{parts_.block_pool->high_water()} * block_bytes));
   metrics.kv_device_used_bytes.Set(static_cast<double>(parts_.runner->device_kv_used_bytes()));
 }
 

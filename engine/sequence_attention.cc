@@ -11,13 +11,14 @@ namespace tokenbutler {
 
 absl::StatusOr<std::unique_ptr<SequenceAttention>> SequenceAttention::Create(
     const AttentionParams& params, const SelectionResources& resources, const KvStore& store,
-    std::unique_ptr<TokenSelector> selector) {
+    std::unique_ptr<TokenSelector> selector, int num_forks) {
   ASSIGN_OR_RETURN(std::unique_ptr<ResidentTokens> resident,
                    store.NewResidentTokens({.token_budget = params.token_budget,
                                             .candidates = params.candidates,
                                             .sink_tokens = params.sink_tokens,
                                             .local_window = params.local_window,
-                                            .prediction_interval = params.prediction_interval}));
+                                            .prediction_interval = params.prediction_interval,
+                                            .num_forks = num_forks}));
   return std::unique_ptr<SequenceAttention>(
       new SequenceAttention(params, resources, store, std::move(selector), std::move(resident)));
 }

@@ -23,10 +23,10 @@ namespace tokenbutler {
 class SequenceAttention : public SequenceState {
  public:
   // `resources` and `store` must outlive the result. RESOURCE_EXHAUSTED when the device tier has no
-  // room for the sequence.
+  // room for the sequence and `num_forks` forks of it.
   static absl::StatusOr<std::unique_ptr<SequenceAttention>> Create(
       const AttentionParams& params, const SelectionResources& resources, const KvStore& store,
-      std::unique_ptr<TokenSelector> selector);
+      std::unique_ptr<TokenSelector> selector, int num_forks);
 
   // A copy for a fork, which may happen after a prefill only. The fork's block table holds the same
   // bytes. RESOURCE_EXHAUSTED as Create.

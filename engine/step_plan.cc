@@ -11,8 +11,8 @@ absl::Status ModelRunner::CheckAttention(const AttentionParams& params) const {
                    "attention.policy");
 }
 
-absl::StatusOr<std::unique_ptr<SequenceState>> ModelRunner::NewState(
-    const AttentionParams& params) {
+absl::StatusOr<std::unique_ptr<SequenceState>> ModelRunner::NewState(const AttentionParams& params,
+                                                                     int /*num_forks*/) {
   RETURN_IF_ERROR(CheckAttention(params));
   return nullptr;
 }

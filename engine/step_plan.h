@@ -63,8 +63,10 @@ class ModelRunner {
     (void)params;
     return {};
   }
-  // The state of a new sequence. REQUIRES: sparse parameters that CheckAttention takes.
-  virtual absl::StatusOr<std::unique_ptr<SequenceState>> NewState(const AttentionParams& params);
+  // The state of a new sequence; takes what `num_forks` forks will need, too, so that they cannot
+  // fail for lack of room. REQUIRES: sparse parameters that CheckAttention takes.
+  virtual absl::StatusOr<std::unique_ptr<SequenceState>> NewState(const AttentionParams& params,
+                                                                  int num_forks);
   // A copy for a fork of the sequence; its stats begin at zero.
   virtual absl::StatusOr<std::unique_ptr<SequenceState>> ForkState(const SequenceState& state);
 

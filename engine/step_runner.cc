@@ -166,9 +166,10 @@ StateLayout StepRunner::state_layout(const AttentionParams& params) const {
   return StateLayoutFor(params, resources_);
 }
 
-absl::StatusOr<std::unique_ptr<SequenceState>> StepRunner::NewState(const AttentionParams& params) {
+absl::StatusOr<std::unique_ptr<SequenceState>> StepRunner::NewState(const AttentionParams& params,
+                                                                    int num_forks) {
   ASSIGN_OR_RETURN(std::unique_ptr<TokenSelector> selector, CreateSelector(params, resources_));
-  return SequenceAttention::Create(params, resources_, kv_store_, std::move(selector));
+  return SequenceAttention::Create(params, resources_, kv_store_, std::move(selector), num_forks);
 }
 
 absl::StatusOr<std::unique_ptr<SequenceState>> StepRunner::ForkState(const SequenceState& state) {

@@ -59,8 +59,10 @@ class StepRunner : public ModelRunner {
   void CopyBlock(BlockId from, BlockId to) override { kv_store_.CopyBlock(from, to); }
   absl::Status CheckAttention(const AttentionParams& params) const override;
   StateLayout state_layout(const AttentionParams& params) const override;
-  absl::StatusOr<std::unique_ptr<SequenceState>> NewState(const AttentionParams& params) override;
+  absl::StatusOr<std::unique_ptr<SequenceState>> NewState(const AttentionParams& params,
+                                                          int num_forks) override;
   absl::StatusOr<std::unique_ptr<SequenceState>> ForkState(const SequenceState& state) override;
+  int64_t device_kv_used_bytes() const override { return kv_store_.device_used_bytes(); }
 
   // Makes a new state that of a sequence whose first table.num_tokens tokens are written although
   // no step ran them: rows shared with another sequence, or filled in by a benchmark. Builds what

@@ -39,6 +39,7 @@ struct ResidentOptions {
   int sink_tokens = 128;        // first tokens; they stay
   int local_window = 512;       // last tokens, always attended
   int prediction_interval = 1;  // decode steps that the local window grows by between two scans
+  int num_forks = 0;            // Forks for which room is taken at once
 };
 
 // Where the chosen tokens of one layer are, for the attention kernels: KV head h's list is
@@ -61,7 +62,7 @@ class ResidentTokens {
 
   // The tokens of a fork of the sequence: nothing of it is resident yet. REQUIRES: no decode step
   // since the last prefill, so that every row is in the host tier. RESOURCE_EXHAUSTED when the
-  // device tier has no room.
+  // device tier has no room; the first ResidentOptions::num_forks calls find theirs taken already.
   virtual absl::StatusOr<std::unique_ptr<ResidentTokens>> Fork() const = 0;
 
   // The next step is a decode step that writes the row of token `num_tokens` - 1. Replaces `bases`
@@ -105,7 +106,7 @@ struct StagedTier {
 absl::StatusOr<std::unique_ptr<ResidentTokens>> NewStagedTokens(const StagedTier& tier,
                                                                 const ResidentOptions& options);
 
-// Bytes of the device tier that a sequence takes.
+// Bytes of the device tier that a sequence takes, without its forks.
 int64_t StagedBytes(const KvLayout& layout, const ResidentOptions& options);
 
 }  // namespace tokenbutler

@@ -36,12 +36,13 @@ namespace {
 class StagedTokens : public ResidentTokens {
  public:
   StagedTokens(const StagedTier& tier, const ResidentOptions& options, DeviceBlocks device_blocks,
-               int rows_counted)
+               std::shared_ptr<std::vector<DeviceBlocks>> for_forks, int rows_counted)
       : tier_(tier),
         layout_(tier.layout),
         options_(options),
         places_(BlockPlaces::For(tier.layout, options)),
         device_blocks_(std::move(device_blocks)),
+        for_forks_(std::move(for_forks)),
         rows_counted_(rows_counted),
         write_back_(tier.layout, tier.transfers, &counters_),
         arrivals_(tier.layout.num_layers, tier.transfers, &counters_),
@@ -55,6 +56,22 @@ class StagedTokens : public ResidentTokens {
     num_device_blocks_ = static_cast<int>(blocks_.size());
   }
 
+  // Takes the blocks of the sequence and of its forks to come.
+  static absl::StatusOr<std::unique_ptr<ResidentTokens>> New(const StagedTier& tier,
+                                                             const ResidentOptions& options) {
+    std::vector<DeviceBlocks> taken;
+    for (int i = 0; i <= options.num_forks; ++i) {
+      ASSIGN_OR_RETURN(DeviceBlocks blocks, tier.device->Allocate(NumBlocks(tier.layout, options)));
+      taken.push_back(std::move(blocks));
+    }
+    DeviceBlocks own = std::move(taken.back());
+    taken.pop_back();
+    return std::make_unique<StagedTokens>(
+        tier, options, std::move(own),
+        std::make_shared<std::vector<DeviceBlocks>>(std::move(taken)),
+        /*rows_counted=*/0);
+  }
+
   static int NumSlots(const ResidentOptions& options) {
     return std::max(options.token_budget, options.candidates);
   }
@@ -62,16 +79,7 @@ class StagedTokens : public ResidentTokens {
     return BlockPlaces::For(layout, options).count() + layout.blocks_for(NumSlots(options));
   }
 
-  absl::StatusOr<std::unique_ptr<ResidentTokens>> Fork() const override {
-    return New(tier_, options_, rows_counted_);
-  }
-  static absl::StatusOr<std::unique_ptr<ResidentTokens>> New(const StagedTier& tier,
-                                                             const ResidentOptions& options,
-                                                             int rows_counted) {
-    ASSIGN_OR_RETURN(DeviceBlocks blocks, tier.device->Allocate(NumBlocks(tier.layout, options)));
-    return std::make_unique<StagedTokens>(tier, options, std::move(blocks), rows_counted);
-  }
-
+  absl::StatusOr<std::unique_ptr<ResidentTokens>> Fork() const override;
   void BlockBases(const BlockTable& table, int num_tokens, std::vector<std::byte*>* bases) override;
   void Prefetch(int layer, const TokenSelection& selection) override;
   ResidentView Fetch(int layer, const TokenSelection& selection, bool may_defer) override;
@@ -117,6 +125,8 @@ class StagedTokens : public ResidentTokens {
   // [places_.count()] places, then slots. Declared before write_back_ and arrivals_, which touch
   // them to their end.
   const DeviceBlocks device_blocks_;
+  // Shared by a sequence and its forks.
+  const std::shared_ptr<std::vector<DeviceBlocks>> for_forks_;
   OffloadCounters counters_;
   int rows_counted_;  // tokens whose rows have been counted on their way to the host tier
   WriteBack write_back_;
@@ -136,6 +146,18 @@ class StagedTokens : public ResidentTokens {
   std::vector<const int32_t*> row_lists_;
   std::vector<int32_t> num_rows_;
 };
+
+absl::StatusOr<std::unique_ptr<ResidentTokens>> StagedTokens::Fork() const {
+  if (!for_forks_->empty()) {
+    DeviceBlocks blocks = std::move(for_forks_->back());
+    for_forks_->pop_back();
+    return std::make_unique<StagedTokens>(tier_, options_, std::move(blocks), for_forks_,
+                                          rows_counted_);
+  }
+  ASSIGN_OR_RETURN(DeviceBlocks blocks, tier_.device->Allocate(NumBlocks(layout_, options_)));
+  return std::make_unique<StagedTokens>(tier_, options_, std::move(blocks), for_forks_,
+                                        rows_counted_);
+}
 
 void StagedTokens::BlockBases(const BlockTable& table, int num_tokens,
                               std::vector<std::byte*>* bases) {
@@ -328,6 +350,9 @@ absl::Status Validate(const ResidentOptions& options) {
         "candidates, sink_tokens and local_window are {}, {} and {}, must be at least 0",
         options.candidates, options.sink_tokens, options.local_window);
   }
+  if (options.num_forks < 0) {
+    return InvalidArgumentError("num_forks is {}, must be at least 0", options.num_forks);
+  }
   if (options.prediction_interval < 1) {
     return InvalidArgumentError("prediction_interval is {}, must be at least 1",
                                 options.prediction_interval);
@@ -340,7 +365,7 @@ absl::Status Validate(const ResidentOptions& options) {
 absl::StatusOr<std::unique_ptr<ResidentTokens>> NewStagedTokens(const StagedTier& tier,
                                                                 const ResidentOptions& options) {
   RETURN_IF_ERROR(Validate(options));
-  return StagedTokens::New(tier, options, /*rows_counted=*/0);
+  return StagedTokens::New(tier, options);
 }
 
 int64_t StagedBytes(const KvLayout& layout, const ResidentOptions& options) {

@@ -43,6 +43,7 @@ TEST(MetricsTest, EverySeriesExistsFromTheStart) {
                              "deadline_expired_total{stage=\"prepare\"} 0",
                              "deadline_expired_total{stage=\"decode\"} 0",
                              "kv_host_used_bytes 0",
+                             "kv_host_high_water_bytes 0",
                              "kv_host_capacity_bytes 0",
                              "kv_host_pinned_bytes 0",
                              "kv_host_alloc_failures_total 0"}) {

@@ -357,12 +357,35 @@ TEST_F(StagedTokensTest, RefusesASequenceThatDoesNotFitAndGivesEverythingBack) {
   EXPECT_EQ(tiers.device().used_bytes(), 0);
 }
 
+TEST_F(StagedTokensTest, TakesTheRoomOfItsForksAtOnceOrNone) {
+  const int64_t bytes = StagedBytes(layout_, options_);
+  StagedTiers tiers(layout_, 32, 3 * bytes);
+  ResidentOptions options = options_;
+  options.num_forks = 3;
+  EXPECT_EQ(NewStagedTokens(tiers.tier(), options).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(tiers.device().used_bytes(), 0);
+  options.num_forks = 2;
+  auto source = NewStagedTokens(tiers.tier(), options);
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_EQ(tiers.device().used_bytes(), 3 * bytes);
+  {
+    auto first = (*source)->Fork();
+    auto second = (*source)->Fork();
+    EXPECT_TRUE(first.ok() && second.ok());
+    EXPECT_EQ((*second)->Fork().status().code(), absl::StatusCode::kResourceExhausted);
+  }
+  EXPECT_EQ(tiers.device().used_bytes(), bytes);
+  *source = nullptr;
+  EXPECT_EQ(tiers.device().used_bytes(), 0);
+}
+
 TEST_F(StagedTokensTest, RefusesOptionsThatMakeNoSense) {
   StagedTiers tiers(layout_, 1, 1 << 20);
   for (const ResidentOptions& options :
        {ResidentOptions{.token_budget = 0}, ResidentOptions{.candidates = -1},
         ResidentOptions{.sink_tokens = -1}, ResidentOptions{.local_window = -1},
-        ResidentOptions{.prediction_interval = 0}}) {
+        ResidentOptions{.prediction_interval = 0}, ResidentOptions{.num_forks = -1}}) {
     EXPECT_EQ(NewStagedTokens(tiers.tier(), options).status().code(),
               absl::StatusCode::kInvalidArgument);
   }

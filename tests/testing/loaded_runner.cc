@@ -28,8 +28,9 @@ absl::StatusOr<std::unique_ptr<LoadedRunner>> LoadedRunner::Load(const std::stri
   KvLayout layout = KvLayoutFor(model.config, options.compute_dtype);
   layout.block_size = options.block_size;
   const int64_t stride = static_cast<int64_t>(layout.block_bytes() + 63) / 64 * 64;
-  ASSIGN_OR_RETURN(loaded->kv_store_,
-                   KvStore::Create(layout, {.capacity_bytes = stride * options.num_blocks}));
+  ASSIGN_OR_RETURN(
+      loaded->kv_store_,
+      KvStore::Create(layout, {.capacity_bytes = stride * options.num_blocks}, options.staged));
   ASSIGN_OR_RETURN(loaded->runner_,
                    StepRunner::Create(std::move(model.config), std::move(model.weights),
                                       loaded->kv_store_.get(), &loaded->pool_, options.runner));
@@ -52,7 +53,7 @@ BlockTable LoadedRunner::NewSequence(int num_tokens, const AttentionParams& atte
 
 std::unique_ptr<SequenceState> LoadedRunner::NewState(const AttentionParams& attention) {
   if (!attention.sparse()) return nullptr;
-  auto state = runner_->NewState(attention);
+  auto state = runner_->NewState(attention, /*num_forks=*/0);
   ThrowIfError(state.status());
   return *std::move(state);
 }

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ class LoadedRunner {
     int block_size = 16;  // small, so that short sequences cross blocks
     int num_blocks = 64;
     StepRunnerOptions runner = {};
+    // A device tier with a memory of its own; otherwise the host tier is the device.
+    std::optional<KvStore::StagedOptions> staged = std::nullopt;
     // Changes the configuration between loading and creating.
     std::function<void(ModelConfig&)> adjust = nullptr;
   };
@@ -32,6 +35,7 @@ class LoadedRunner {
                                                             const Options& options);
 
   StepRunner& runner() { return *runner_; }
+  const KvStore& kv_store() const { return *kv_store_; }
   int vocab_size() const { return runner_->vocab_size(); }
 
   // A sequence with room for `num_tokens`, and for the state of its attention's policy; blocks are

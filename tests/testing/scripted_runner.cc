@@ -131,14 +131,14 @@ StateLayout ScriptedRunner::state_layout(const AttentionParams& params) const {
 }
 
 absl::StatusOr<std::unique_ptr<SequenceState>> ScriptedRunner::NewState(
-    const AttentionParams& params) {
+    const AttentionParams& params, int /*num_forks*/) {
   if (before_state) RETURN_IF_ERROR(before_state(params));
   return std::make_unique<State>(this, params);
 }
 
 absl::StatusOr<std::unique_ptr<SequenceState>> ScriptedRunner::ForkState(
     const SequenceState& state) {
-  return NewState(static_cast<const State&>(state).params());
+  return NewState(static_cast<const State&>(state).params(), /*num_forks=*/0);
 }
 
 uint64_t& ScriptedRunner::Row(const BlockTable& table, int position) {

@@ -57,7 +57,8 @@ class ScriptedRunner : public ModelRunner {
   void CopyBlock(BlockId from, BlockId to) override;
   absl::Status CheckAttention(const AttentionParams& params) const override;
   StateLayout state_layout(const AttentionParams& params) const override;
-  absl::StatusOr<std::unique_ptr<SequenceState>> NewState(const AttentionParams& params) override;
+  absl::StatusOr<std::unique_ptr<SequenceState>> NewState(const AttentionParams& params,
+                                                          int num_forks) override;
   absl::StatusOr<std::unique_ptr<SequenceState>> ForkState(const SequenceState& state) override;
 
   // The logits that a sequence of these tokens has after its last one.

@@ -1,0 +1,186 @@
+// Sparse decoding through a device tier with a memory of its own: the logits, bit for bit, of the
+// device tier that is the host memory, for every policy.
+#include <atomic>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "engine/selection/attention_params.h"
+#include "gtest/gtest.h"
+#include "tests/testing/loaded_runner.h"
+
+namespace tokenbutler {
+namespace {
+
+constexpr int64_t kDeviceBytes = int64_t{16} << 20;
+
+std::unique_ptr<LoadedRunner> LoadTiny(LoadedRunner::Options options) {
+  options.num_blocks = 512;
+  auto loaded =
+      LoadedRunner::Load(std::string(TOKENBUTLER_TEST_DATA) + "/tiny_models/qwen2-yarn", options);
+  EXPECT_TRUE(loaded.ok()) << loaded.status();
+  return loaded.ok() ? *std::move(loaded) : nullptr;
+}
+
+// Workers that take their time, each transfer another.
+KvStore::StagedOptions SlowDevice() {
+  auto turn = std::make_shared<std::atomic<uint32_t>>(1);
+  KvStore::StagedOptions staged{.device_capacity_bytes = kDeviceBytes};
+  staged.transfers.before_copy = [turn](TransferDirection) {
+    const uint32_t x = turn->fetch_add(1) * 2654435761u;
+    absl::SleepFor(absl::Microseconds((x >> 16) % 60));
+  };
+  return staged;
+}
+
+// Token ids without a pattern; the tiny models have 96.
+std::vector<int32_t> Tokens(int count, uint32_t seed) {
+  std::vector<int32_t> ids;
+  uint32_t state = seed * 2654435761u + 1;
+  for (int i = 0; i < count; ++i) {
+    state = state * 1664525u + 1013904223u;
+    ids.push_back(static_cast<int32_t>((state >> 16) % 96));
+  }
+  return ids;
+}
+
+// Prefill, decode, prefill again, decode: the logits, and what moved.
+std::vector<float> Converse(LoadedRunner& model, const AttentionParams& attention,
+                            OffloadCounters* counters = nullptr) {
+  BlockTable sequence = model.NewSequence(200, attention);
+  const std::unique_ptr<SequenceState> state = model.NewState(attention);
+  std::vector<float> logits;
+  uint32_t seed = 1;
+  for (const int count : {61, 40, 30, 40}) {
+    const std::vector<int32_t> tokens = Tokens(count, seed++);
+    const std::vector<float> more = seed % 2 == 0 ? model.Prefill(sequence, tokens, 16, state.get())
+                                                  : model.Decode(sequence, tokens, state.get());
+    logits.insert(logits.end(), more.begin(), more.end());
+  }
+  if (counters != nullptr) *counters = state->stats().offload;
+  return logits;
+}
+
+AttentionParams Params(AttentionPolicy policy) {
+  AttentionParams params;
+  params.policy = policy;
+  params.token_budget = 50;
+  params.sink_tokens = 4;
+  params.local_window = 16;
+  return params;
+}
+
+class StagedDecodeTest : public testing::TestWithParam<AttentionPolicy> {
+ protected:
+  void SetUp() override {
+    direct_ = LoadTiny({});
+    staged_ = LoadTiny({.staged = SlowDevice()});
+    const absl::Status status = direct_->runner().CheckAttention(Params(GetParam()));
+    if (!status.ok()) GTEST_SKIP() << "this model cannot run the policy: " << status;
+  }
+  void ExpectTheSame(const AttentionParams& params) {
+    OffloadCounters counters;
+    EXPECT_EQ(Converse(*staged_, params, &counters), Converse(*direct_, params));
+    EXPECT_GT(counters.host_to_device_bytes, 0);
+    EXPECT_EQ(counters.deferred, 0);
+    EXPECT_LE(counters.hits, counters.lookups);
+    // 171 tokens; the last block is not complete yet.
+    const int64_t token_bytes = static_cast<int64_t>(staged_->kv_store().layout().token_bytes());
+    EXPECT_EQ(counters.device_to_host_bytes, 160 * token_bytes);
+  }
+
+  std::unique_ptr<LoadedRunner> direct_, staged_;
+};
+
+TEST_P(StagedDecodeTest, GivesTheLogitsOfDirect) { ExpectTheSame(Params(GetParam())); }
+
+TEST_P(StagedDecodeTest, GivesTheLogitsOfDirectBetweenScansAndAmongCandidates) {
+  AttentionParams params = Params(GetParam());
+  params.prediction_interval = 16;
+  params.token_budget = 64;
+  if (direct_->runner().CheckAttention(params).ok()) ExpectTheSame(params);
+  params.prediction_interval = 4;
+  params.candidates = 90;
+  if (direct_->runner().CheckAttention(params).ok()) ExpectTheSame(params);
+  params.candidates = 0;
+  params.neighbours = 1;
+  if (direct_->runner().CheckAttention(params).ok()) ExpectTheSame(params);
+}
+
+TEST_P(StagedDecodeTest, ABudgetForAllTokensGivesTheDenseLogits) {
+  AttentionParams params = Params(GetParam());
+  params.token_budget = 200;
+  const std::vector<float> direct = Converse(*direct_, params);
+  EXPECT_EQ(Converse(*staged_, params), direct);
+}
+
+TEST_P(StagedDecodeTest, ForksGoOnAsTheyDoDirect) {
+  const AttentionParams params = Params(GetParam());
+  std::vector<float> logits[2];
+  LoadedRunner* models[2] = {direct_.get(), staged_.get()};
+  for (const int i : {0, 1}) {
+    LoadedRunner& model = *models[i];
+    BlockTable sequence = model.NewSequence(160, params);
+    const std::unique_ptr<SequenceState> state = model.NewState(params);
+    model.Prefill(sequence, Tokens(101, 1), 32, state.get());
+    auto fork_state = model.runner().ForkState(*state);
+    ASSERT_TRUE(fork_state.ok()) << fork_state.status();
+    BlockTable fork = model.NewSequence(160, params);
+    for (size_t b = 0; b < fork.blocks.size(); ++b) {
+      model.runner().CopyBlock(sequence.blocks[b], fork.blocks[b]);
+    }
+    for (size_t b = 0; b < fork.state_blocks.size(); ++b) {
+      model.runner().CopyBlock(sequence.state_blocks[b], fork.state_blocks[b]);
+    }
+    fork.num_tokens = sequence.num_tokens;
+    logits[i] = model.Decode(sequence, Tokens(20, 2), state.get());
+    const std::vector<float> of_fork = model.Decode(fork, Tokens(20, 3), fork_state->get());
+    logits[i].insert(logits[i].end(), of_fork.begin(), of_fork.end());
+  }
+  EXPECT_EQ(logits[0], logits[1]);
+}
+
+TEST_P(StagedDecodeTest, DeferredMissesGiveTheSameLogitsHoweverSlowTransfersAre) {
+  AttentionParams params = Params(GetParam());
+  params.misses = MissRule::kDeferred;
+  const absl::Status status = direct_->runner().CheckAttention(params);
+  if (!status.ok()) GTEST_SKIP() << "this policy does without nothing: " << status;
+  auto fast = LoadTiny({.staged = KvStore::StagedOptions{.device_capacity_bytes = kDeviceBytes}});
+  OffloadCounters of_fast, of_slow;
+  const std::vector<float> logits = Converse(*fast, params, &of_fast);
+  EXPECT_EQ(Converse(*staged_, params, &of_slow), logits);
+  EXPECT_EQ(of_fast.deferred, of_slow.deferred);
+  EXPECT_EQ(of_fast.host_to_device_bytes, of_slow.host_to_device_bytes);
+  for (const float logit : logits) ASSERT_TRUE(std::isfinite(logit));
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, StagedDecodeTest,
+                         testing::Values(AttentionPolicy::kTokenButler, AttentionPolicy::kSketch,
+                                         AttentionPolicy::kPca, AttentionPolicy::kQuest,
+                                         AttentionPolicy::kExact, AttentionPolicy::kSnapKv,
+                                         AttentionPolicy::kH2o, AttentionPolicy::kStreamingLlm,
+                                         AttentionPolicy::kXkv, AttentionPolicy::kRandom),
+                         [](const auto& info) { return std::string(PolicyName(info.param)); });
+
+TEST(StagedDeviceTest, RefusesASequenceThatHasNoRoom) {
+  const auto layout = LoadTiny({})->kv_store().layout();
+  const int64_t two_blocks = 2 * static_cast<int64_t>(layout.block_bytes()) + 63;
+  auto model = LoadTiny({.staged = KvStore::StagedOptions{.device_capacity_bytes = two_blocks}});
+  const auto state = model->runner().NewState(Params(AttentionPolicy::kExact), /*num_forks=*/0);
+  EXPECT_EQ(state.status().code(), absl::StatusCode::kResourceExhausted) << state.status();
+  EXPECT_EQ(model->runner().device_kv_used_bytes(), 0);
+}
+
+TEST(StagedDeviceTest, ShowsWhatSequencesHoldOfIt) {
+  auto model = LoadTiny({.staged = KvStore::StagedOptions{.device_capacity_bytes = kDeviceBytes}});
+  {
+    const auto state = model->NewState(Params(AttentionPolicy::kExact));
+    EXPECT_GT(model->runner().device_kv_used_bytes(), 0);
+  }
+  EXPECT_EQ(model->runner().device_kv_used_bytes(), 0);
+}
+
+}  // namespace
+}  // namespace tokenbutler
