@@ -26,7 +26,7 @@ class SequenceAttention : public SequenceState {
   // room for the sequence and `num_forks` forks of it.
   static absl::StatusOr<std::unique_ptr<SequenceAttention>> Create(
       const AttentionParams& params, const SelectionResources& resources, const KvStore& store,
-      std::unique_ptr<TokenSelector> selector, int num_forks);
+      std::unique_ptr<TokenSelector> selector, int num_forks = 0);
 
   // A copy for a fork, which may happen after a prefill only. The fork's block table holds the same
   // bytes. RESOURCE_EXHAUSTED as Create.
