@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "engine/kernels/cpu/sketch_codes.h"
 #include "engine/kernels/top_k.h"
 #include "gtest/gtest.h"
 #include "tests/engine/kernels/sketch_testing.h"
@@ -264,6 +265,58 @@ TEST_P(SketchScanTest, StagedScanFindsEnough) {
         ASSERT_EQ(std::adjacent_find(tokens.begin(), tokens.end()), tokens.end());
         ASSERT_GE(tokens.front(), 10);
         ASSERT_LT(tokens.back(), 1975);
+      }
+    }
+  }
+}
+
+// A gathered record is the sketch of the chosen tokens' approximate keys, the last token repeated.
+TEST_P(SketchScanTest, GatheredRecordsAreSketchesOfApproximateKeys) {
+  for (const int bits : {1, 2, 4}) {
+    for (const int head_dim : {32, 80, 256}) {
+      SCOPED_TRACE(testing::Message() << bits << " bits of " << head_dim);
+      const SketchCase c({.head_dim = head_dim, .block_size = 48, .bits = bits}, 1000, 1);
+      const SketchLayout gathered{.head_dim = head_dim, .block_size = 64, .bits = 4};
+      std::vector<int32_t> tokens;
+      for (int t = 3; t < 1000; t += 10) tokens.push_back(t);
+      AlignedBytes records(2 * gathered.record_bytes()), expected(2 * gathered.record_bytes());
+      const SketchGatherParams::Head head = {.keys = c.sketched[1],
+                                             .tokens = tokens.data(),
+                                             .num_tokens = static_cast<int>(tokens.size()),
+                                             .records = records.data()};
+      ComputePool pool(2);
+      SketchGather({.layout = c.layout, .gathered = gathered, .heads = {&head, 1}}, pool);
+      for (int b = 0; b < 2; ++b) {
+        std::vector<float> keys;
+        for (size_t i = b * 64; i < (b + 1) * 64; ++i) {
+          const int token = tokens[std::min(i, tokens.size() - 1)];
+          const std::byte* record = c.sketched[1].record(c.layout, token / 48);
+          for (int channel = 0; channel < head_dim; ++channel) {
+            keys.push_back(std::fma(
+                static_cast<float>(SketchCode(c.layout, record, token % 48, channel)),
+                SketchScale(c.layout, record, channel), SketchZero(c.layout, record, channel)));
+          }
+        }
+        SketchKeys({.layout = gathered,
+                    .keys = keys.data(),
+                    .dtype = DType::kF32,
+                    .key_stride_bytes = head_dim * sizeof(float),
+                    .record = expected.data() + b * gathered.record_bytes()});
+      }
+      // Portable code rounds products that fused ones do not: a code may be the next one.
+      const auto layout_of = [&](std::byte* at, int b) { return at + b * gathered.record_bytes(); };
+      for (int b = 0; b < 2; ++b) {
+        for (int t = 0; t < 64; ++t) {
+          for (int channel = 0; channel < head_dim; ++channel) {
+            ASSERT_NEAR(SketchCode(gathered, layout_of(records.data(), b), t, channel),
+                        SketchCode(gathered, layout_of(expected.data(), b), t, channel), 1);
+          }
+        }
+        for (int channel = 0; channel < head_dim; ++channel) {
+          const float scale = SketchScale(gathered, layout_of(expected.data(), b), channel);
+          ASSERT_NEAR(SketchScale(gathered, layout_of(records.data(), b), channel), scale,
+                      0.01f * scale);
+        }
       }
     }
   }
