@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "absl/types/span.h"
 #include "engine/selection/attention_params.h"
 #include "gtest/gtest.h"
 #include "tests/testing/loaded_runner.h"
@@ -163,6 +164,49 @@ INSTANTIATE_TEST_SUITE_P(Policies, StagedDecodeTest,
                                          AttentionPolicy::kH2o, AttentionPolicy::kStreamingLlm,
                                          AttentionPolicy::kXkv, AttentionPolicy::kRandom),
                          [](const auto& info) { return std::string(PolicyName(info.param)); });
+
+// One step after another for all policies together, staged, against each alone, direct.
+TEST(StagedBatchTest, MixedPoliciesGiveWhatEachGivesAlone) {
+  const std::vector<AttentionPolicy> policies = {
+      AttentionPolicy::kSketch, AttentionPolicy::kQuest, AttentionPolicy::kExact,
+      AttentionPolicy::kDense,  AttentionPolicy::kH2o,   AttentionPolicy::kStreamingLlm};
+  auto direct = LoadTiny({});
+  auto staged = LoadTiny({.staged = SlowDevice()});
+  std::vector<BlockTable> tables;
+  std::vector<std::unique_ptr<SequenceState>> states;
+  std::vector<std::vector<float>> alone;
+  constexpr int kSteps = 24;
+  for (size_t i = 0; i < policies.size(); ++i) {
+    const AttentionParams params = Params(policies[i]);
+    const std::vector<int32_t> prompt = Tokens(70 + static_cast<int>(i), 10 + i);
+    BlockTable table = direct->NewSequence(120, params);
+    const std::unique_ptr<SequenceState> state = direct->NewState(params);
+    direct->Prefill(table, prompt, 32, state.get());
+    alone.push_back(direct->Decode(table, Tokens(kSteps, 20 + i), state.get()));
+    tables.push_back(staged->NewSequence(120, params));
+    states.push_back(staged->NewState(params));
+    staged->Prefill(tables.back(), prompt, 32, states.back().get());
+  }
+  const size_t vocab = static_cast<size_t>(staged->vocab_size());
+  for (int step = 0; step < kSteps; ++step) {
+    StepPlan plan;
+    std::vector<std::vector<int32_t>> tokens;
+    for (size_t i = 0; i < policies.size(); ++i) tokens.push_back(Tokens(kSteps, 20 + i));
+    for (size_t i = 0; i < policies.size(); ++i) {
+      plan.decode.push_back({.block_table = &tables[i],
+                             .token_ids = absl::MakeConstSpan(&tokens[i][step], 1),
+                             .start_position = tables[i].num_tokens,
+                             .state = states[i].get()});
+    }
+    ASSERT_TRUE(staged->runner().Run(plan).ok());
+    for (size_t i = 0; i < policies.size(); ++i) {
+      ++tables[i].num_tokens;
+      const absl::Span<const float> got = staged->runner().decode_logits(static_cast<int>(i));
+      ASSERT_EQ(got, absl::MakeConstSpan(alone[i]).subspan(step * vocab, vocab))
+          << PolicyName(policies[i]) << ", step " << step;
+    }
+  }
+}
 
 TEST(StagedDeviceTest, RefusesASequenceThatHasNoRoom) {
   const auto layout = LoadTiny({})->kv_store().layout();

@@ -41,17 +41,20 @@ inline std::byte* RowAt(const KvLayout& layout, std::byte* block, int layer, int
          static_cast<size_t>(row) * layout.row_bytes();
 }
 
-inline void WriteToken(const KvLayout& layout, std::byte* block, int layer, int token) {
+// `first_name`: what the sequence's token 0 is called.
+inline void WriteToken(const KvLayout& layout, std::byte* block, int layer, int token,
+                       int first_name) {
   for (int h = 0; h < layout.num_kv_heads; ++h) {
     for (const int is_value : {0, 1}) {
-      const NamedRow row{token, layer, h, is_value};
+      const NamedRow row{first_name + token, layer, h, is_value};
       std::memcpy(RowAt(layout, block, layer, h, is_value != 0, token % layout.block_size), &row,
                   sizeof(row));
     }
   }
 }
 
-// The tokens that a view shows to a KV head; -2 for a row that is not what it should be.
+// The names of the tokens that a view shows to a KV head; -2 for a row that is not what it should
+// be.
 inline std::vector<int32_t> TokensOf(const KvLayout& layout, const ResidentView& view, int layer,
                                      int kv_head) {
   std::vector<int32_t> tokens;
@@ -153,13 +156,14 @@ class StagedTiers {
 class HandWrittenSequence {
  public:
   HandWrittenSequence(const KvLayout& layout, const HostTier& host, std::vector<BlockId> blocks,
-                      std::unique_ptr<ResidentTokens> resident)
-      : layout_(layout), host_(host), resident_(std::move(resident)) {
+                      std::unique_ptr<ResidentTokens> resident, int first_name = 0)
+      : layout_(layout), host_(host), first_name_(first_name), resident_(std::move(resident)) {
     table_.blocks = std::move(blocks);
   }
 
   ResidentTokens& resident() { return *resident_; }
   int num_tokens() const { return num_tokens_; }
+  int first_name() const { return first_name_; }
   void Forget() { resident_.reset(); }
 
   void Prefill(int count) {
@@ -168,7 +172,7 @@ class HandWrittenSequence {
     for (int t = 0; t < num_tokens_; ++t) ExpectToken(HostBlock(t), t);
     for (int i = 0; i < count; ++i, ++num_tokens_) {
       for (int l = 0; l < layout_.num_layers; ++l) {
-        WriteToken(layout_, HostBlock(num_tokens_), l, num_tokens_);
+        WriteToken(layout_, HostBlock(num_tokens_), l, num_tokens_, first_name_);
       }
     }
   }
@@ -181,7 +185,7 @@ class HandWrittenSequence {
   // The layer's keys and values of the new token; then all its rows are where the bases say.
   void WriteLayer(int layer) {
     const int newest = num_tokens_ - 1;
-    WriteToken(layout_, bases_[newest / layout_.block_size], layer, newest);
+    WriteToken(layout_, bases_[newest / layout_.block_size], layer, newest, first_name_);
     for (int t = 0; t < num_tokens_; ++t) ExpectRow(bases_[t / layout_.block_size], t, layer);
   }
   std::vector<std::byte*> bases() const { return bases_; }
@@ -197,7 +201,7 @@ class HandWrittenSequence {
         std::memcpy(&row,
                     RowAt(layout_, block, layer, h, is_value != 0, token % layout_.block_size),
                     sizeof(row));
-        ASSERT_EQ(row, (NamedRow{token, layer, h, is_value}))
+        ASSERT_EQ(row, (NamedRow{first_name_ + token, layer, h, is_value}))
             << "token " << token << " of " << num_tokens_ << " has row of " << row.token;
       }
     }
@@ -208,6 +212,7 @@ class HandWrittenSequence {
 
   const KvLayout layout_;
   const HostTier& host_;
+  const int first_name_;
   std::unique_ptr<ResidentTokens> resident_;
   BlockTable table_;
   std::vector<std::byte*> bases_;

@@ -407,6 +407,47 @@ TEST_F(StagedTokensTest, DiesCleanlyWithTransfersInFlight) {
   EXPECT_EQ(tiers_->device().used_bytes(), 0);
 }
 
+// Three sequences step by step, side by side, as in a batch; one ends and another takes its part.
+TEST(StagedBatchTest, SequencesShareTheTierAndTheLinkAndNothingElse) {
+  const KvLayout layout = NamedRowLayout(4);
+  const ResidentOptions options = {.token_budget = 16, .sink_tokens = 3, .local_window = 5};
+  StagedTiers tiers(layout, 60, 3 * StagedBytes(layout, options),
+                    {.num_workers = 3, .before_copy = RandomDelays(absl::Microseconds(50))});
+  const std::vector<BlockId> blocks = ShuffledBlocks(60);
+  std::mt19937 random(3);
+  std::vector<std::unique_ptr<HandWrittenSequence>> batch(3);
+  int num_started = 0;
+  TokenSelection selection;
+  for (int round = 0; round < 4; ++round) {
+    const size_t changed = static_cast<size_t>(round) % 3;
+    batch[changed] = nullptr;  // its blocks and its part of the tier go to the next
+    for (size_t i = 0; i < batch.size(); ++i) {
+      if (batch[i] != nullptr) continue;
+      std::vector<BlockId> own(blocks.begin() + static_cast<ptrdiff_t>(20 * i),
+                               blocks.begin() + static_cast<ptrdiff_t>(20 * (i + 1)));
+      batch[i] = std::make_unique<HandWrittenSequence>(
+          layout, tiers.host(), std::move(own), NewStaged(tiers, options), 1000 * ++num_started);
+      batch[i]->Prefill(17 + static_cast<int>(i));
+    }
+    for (int step = 0; step < 13; ++step) {
+      for (const auto& sequence : batch) sequence->BeginStep();
+      for (int l = 0; l < layout.num_layers; ++l) {
+        for (const auto& sequence : batch) {
+          sequence->WriteLayer(l);
+          Choose(random, layout, options, sequence->num_tokens(), options.token_budget, &selection);
+          const ResidentView view = sequence->resident().Fetch(l, selection, false);
+          for (int h = 0; h < layout.num_kv_heads; ++h) {
+            std::vector<int32_t> named = Chosen(selection, h);
+            for (int32_t& token : named) token += sequence->first_name();
+            ASSERT_EQ(TokensOf(layout, view, l, h), named);
+          }
+        }
+      }
+      for (const auto& sequence : batch) sequence->resident().EndStep();
+    }
+  }
+}
+
 TEST(StagedKvStoreTest, MakesStagedTokensWithinItsDeviceCapacity) {
   const KvLayout layout = NamedRowLayout(8);
   const ResidentOptions options = {.token_budget = 12, .sink_tokens = 4, .local_window = 4};
