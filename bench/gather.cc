@@ -16,8 +16,9 @@ namespace tokenbutler {
 namespace {
 
 constexpr size_t kLine = 64;
-constexpr int kFloorPieceRows = 256;
-constexpr int kFloorPrefetchRows = 64;
+// As SparseAttention cuts and fetches: tile by tile, keys and then values, one tile ahead.
+constexpr int kFloorPieceRows = 512;
+constexpr int kFloorTileRows = 64;
 
 // `budget` of `depth` rows in ascending order, in runs of `run_length` that begin at multiples of
 // it.
@@ -113,24 +114,27 @@ class GatherCase {
     const int32_t* rows = rows_[list];
     const int end = std::min(begin + kFloorPieceRows, num_rows_[list]);
     const size_t row_bytes = layout_.row_bytes();
-    const size_t values = layout_.block_size * row_bytes;
-    // Inlined by force: g++ takes a function that only fetches for one without effects and drops
-    // its calls.
-    const auto fetch = [&](int i) __attribute__((always_inline)) {
-      const std::byte* key = Key(layer, kv_head, rows[i]);
-      for (size_t at = 0; at < row_bytes; at += kLine) {
-        __builtin_prefetch(key + at);
-        __builtin_prefetch(key + values + at);
+    // The rows of a tile, of keys (offset 0) or of values. Inlined by force: g++ takes a function
+    // that only fetches for one without effects and drops its calls.
+    const auto fetch = [&](int tile, size_t offset) __attribute__((always_inline)) {
+      for (int i = tile; i < std::min(tile + kFloorTileRows, end); ++i) {
+        const std::byte* row = Key(layer, kv_head, rows[i]) + offset;
+        for (size_t at = 0; at < row_bytes; at += kLine) __builtin_prefetch(row + at);
       }
     };
-    for (int i = begin; i < std::min(begin + kFloorPrefetchRows, end); ++i) fetch(i);
+    const size_t values = layout_.block_size * row_bytes;
     Words mix = {};
-    for (int i = begin; i < end; ++i) {
-      if (i + kFloorPrefetchRows < end) fetch(i + kFloorPrefetchRows);
-      const std::byte* key = Key(layer, kv_head, rows[i]);
-      for (size_t at = 0; at + kLine <= row_bytes; at += kLine) {
-        mix ^= *reinterpret_cast<const Words*>(key + at);
-        mix ^= *reinterpret_cast<const Words*>(key + values + at);
+    fetch(begin, 0);
+    fetch(begin, values);
+    for (int tile = begin; tile < end; tile += kFloorTileRows) {
+      for (const size_t offset : {size_t{0}, values}) {
+        fetch(tile + kFloorTileRows, offset);
+        for (int i = tile; i < std::min(tile + kFloorTileRows, end); ++i) {
+          const std::byte* row = Key(layer, kv_head, rows[i]) + offset;
+          for (size_t at = 0; at + kLine <= row_bytes; at += kLine) {
+            mix ^= *reinterpret_cast<const Words*>(row + at);
+          }
+        }
       }
     }
     uint64_t result = 0;

@@ -47,6 +47,7 @@ template <class T>
 struct AttentionTile {
   const TileRows<T>* rows = nullptr;
   const TileRows<T>* next = nullptr;  // the tile that comes next, fetched meanwhile, or null
+  bool fetch_next_keys = true;        // false: the caller has, only the values are left
   size_t values_after_keys = 0;       // elements from a key row to its value row
   int head_dim = 0;
   const float* queries = nullptr;  // [num_queries, head_dim], by PackQueries<T>
@@ -195,8 +196,8 @@ HWY_INLINE void AttendTile(const AttentionTile<T>& tile) {
   float rescale[kTileHeads];
   for (int first = 0; first < tile.num_queries; first += kTileHeads) {
     const int num_heads = std::min(kTileHeads, tile.num_queries - first);
-    TileDots<kDim, T>(*tile.rows, first == 0 ? tile.next : nullptr, tile.head_dim,
-                      tile.queries + first * tile.head_dim, num_heads, logits);
+    TileDots<kDim, T>(*tile.rows, first == 0 && tile.fetch_next_keys ? tile.next : nullptr,
+                      tile.head_dim, tile.queries + first * tile.head_dim, num_heads, logits);
     SoftmaxTile(tile, first, num_heads, logits, rescale);
     ForEachHeadPass(num_heads, [&](auto heads, int h) HWY_ATTR {
       AddAllValues<heads.value>(tile, first + h, logits + h * kTileTokens, rescale + h);

@@ -71,7 +71,7 @@ void AttendHeads(const AttentionPiece& piece, int first_head, int num_heads) {
       .states = piece.states + first_head,
       .logits_out = piece.logits == nullptr ? nullptr : piece.logits + first_head};
   tiles.Fill(piece.begin, &rows[0]);
-  for (int t = 0; t < rows[0].num_tokens; ++t) PrefetchRow(rows[0].keys[t], head_dim);
+  PrefetchKeys(rows[0], head_dim);
   for (int t = 0; t < rows[0].num_tokens; ++t) {
     PrefetchRow(rows[0].keys[t] + tile.values_after_keys, head_dim);
   }
@@ -84,6 +84,10 @@ void AttendHeads(const AttentionPiece& piece, int first_head, int num_heads) {
     if (next < piece.end) {
       tiles.Fill(next, &rows[1 - which]);
       tile.next = &rows[1 - which];
+      // Rows from all over memory arrive soonest when all keys are asked for at once, and the
+      // values later; consecutive ones when they are asked for at the pace at which they are used.
+      tile.fetch_next_keys = piece.rows == nullptr;
+      if (!tile.fetch_next_keys) PrefetchKeys(rows[1 - which], head_dim);
     }
     const float* queries = at < piece.num_first ? piece.first_queries : piece.queries;
     if (queries != packed_queries) {

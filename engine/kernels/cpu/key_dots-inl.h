@@ -198,6 +198,11 @@ struct TileRows {
   }
 };
 
+template <class T>
+HWY_INLINE void PrefetchKeys(const TileRows<T>& tile, int head_dim) {
+  for (int t = 0; t < tile.num_tokens; ++t) PrefetchRow(tile.keys[t], head_dim);
+}
+
 // logits[h * kTileTokens + t] = query h . key t of `tile` for num_heads <= kTileHeads heads, packed
 // by PackQueries<T>; up to a multiple of kDotHeads and of kDotKeys, more is written. Fetches the
 // keys of `next` meanwhile, if not null. A function of its own, like the other parts of a tile: the

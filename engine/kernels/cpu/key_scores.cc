@@ -55,7 +55,7 @@ void ScoreHeads(const KeyScoresParams& p, int begin, int end, int first_head, in
   PackQueries<T>(p.query + static_cast<size_t>(first_head) * head_dim, num_heads, head_dim, packed);
   TileRows<T> rows[2];
   rows[0].FillRun(p.layout, p.blocks, key_offset, begin, end);
-  for (int t = 0; t < rows[0].num_tokens; ++t) PrefetchRow(rows[0].keys[t], head_dim);
+  PrefetchKeys(rows[0], head_dim);
   int which = 0;
   for (int at = begin; at < end; which = 1 - which) {
     const TileRows<T>& tile = rows[which];
