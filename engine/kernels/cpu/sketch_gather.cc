@@ -23,6 +23,13 @@ using FloatTag = hn::CappedTag<float, 8>;
 using IntTag = hn::RebindToSigned<FloatTag>;
 
 constexpr int kMaxDim = 256;
+constexpr int kTokensAhead = 32;
+
+// Where codes are in a token's four bytes of a line: channel c is the bits from 8 (c % 4) +
+// bits (c / 4) on.
+struct LineShifts {
+  alignas(64) int32_t of_channel[32];
+};
 
 // scale and zero of a block's channels.
 struct WideLevels {
@@ -40,8 +47,8 @@ void WidenLevels(const SketchLayout& layout, const std::byte* record, WideLevels
 }
 
 // key~ of one token: [padded_dim].
-void WidenKey(const SketchLayout& layout, const std::byte* record, const WideLevels& levels,
-              int token, float* key) {
+void WidenKey(const SketchLayout& layout, const LineShifts& shifts, const std::byte* record,
+              const WideLevels& levels, int token, float* key) {
   const FloatTag d;
   const IntTag di;
   const int lanes = static_cast<int>(hn::Lanes(d));
@@ -49,14 +56,12 @@ void WidenKey(const SketchLayout& layout, const std::byte* record, const WideLev
   const auto mask = hn::Set(di, layout.levels());
   const std::byte* codes =
       record + layout.codes_offset() + token / 16 * layout.sub_block_bytes() + token % 16 * 4;
-  // Channel c of a line is the bits from 8 (c % 4) + bits (c / 4) on of the token's 4 bytes.
-  alignas(64) int32_t shifts[32];
-  for (int c = 0; c < line_channels; ++c) shifts[c] = 8 * (c % 4) + layout.bits * (c / 4);
   for (int c = 0; c < layout.padded_dim(); c += line_channels) {
     int32_t word;
     std::memcpy(&word, codes + c / line_channels * 64, 4);
     for (int i = 0; i < line_channels; i += lanes) {
-      const auto code = hn::And(hn::Shr(hn::Set(di, word), hn::Load(di, shifts + i)), mask);
+      const auto code =
+          hn::And(hn::Shr(hn::Set(di, word), hn::Load(di, shifts.of_channel + i)), mask);
       hn::Store(hn::MulAdd(hn::ConvertTo(d, code), hn::Load(d, levels.scales + c + i),
                            hn::Load(d, levels.zeros + c + i)),
                 d, key + c + i);
@@ -64,20 +69,33 @@ void WidenKey(const SketchLayout& layout, const std::byte* record, const WideLev
   }
 }
 
+// Begins to load what the i-th chosen token needs.
+void Fetch(const SketchLayout& layout, const SketchGatherParams::Head& head, int i) {
+  if (i >= head.num_tokens) return;
+  const int block = head.tokens[i] / layout.block_size;
+  const int token = head.tokens[i] - block * layout.block_size;
+  const std::byte* codes = head.keys.record(layout, block) + layout.codes_offset() +
+                           token / 16 * layout.sub_block_bytes();
+  for (size_t at = 0; at < layout.sub_block_bytes(); at += 64) __builtin_prefetch(codes + at);
+}
+
 // Makes block `block` of one head's gathered sketch.
 void GatherBlock(const SketchGatherParams& p, const SketchGatherParams::Head& head, int block) {
   constexpr int kMaxBlock = 128;
   const int block_size = p.gathered.block_size, dim = p.layout.padded_dim();
   alignas(64) float keys[kMaxBlock * kMaxDim];
+  LineShifts shifts;
+  for (int c = 0; c < 32; ++c) shifts.of_channel[c] = 8 * (c % 4) + p.layout.bits * (c / 4);
   WideLevels levels;
   int levels_of = -1;
   for (int i = 0; i < block_size; ++i) {
     const int token = head.tokens[std::min(block * block_size + i, head.num_tokens - 1)];
     const int from = token / p.layout.block_size;
     const std::byte* record = head.keys.record(p.layout, from);
+    Fetch(p.layout, head, block * block_size + i + kTokensAhead);
     if (from != levels_of) WidenLevels(p.layout, record, &levels);
     levels_of = from;
-    WidenKey(p.layout, record, levels, token - from * p.layout.block_size, keys + i * dim);
+    WidenKey(p.layout, shifts, record, levels, token - from * p.layout.block_size, keys + i * dim);
   }
   SketchKeys({.layout = p.gathered,
               .keys = keys,

@@ -141,7 +141,7 @@ void RoundSubBlock(const SketchKeysParams& p, const ChannelLevels& levels, int s
   }
 }
 
-// Merges `fields` runs of four codes, `stride` bytes apart, into one run of four bytes.
+// Merges `fields` runs of four codes, one after the other, into four bytes.
 HWY_INLINE void PackFour(const uint8_t* codes, int fields, int bits, std::byte* out) {
   uint32_t packed = 0;
   for (int n = 0; n < fields; ++n) {
@@ -152,14 +152,37 @@ HWY_INLINE void PackFour(const uint8_t* codes, int fields, int bits, std::byte* 
   std::memcpy(out, &packed, 4);
 }
 
+// The codes of one token as PackFour() would pack them, 16 channels at a time: two words of four
+// codes in each of two registers.
+template <int kBits>
+HWY_INLINE void PackToken(const SketchLayout& layout, const uint8_t* codes, std::byte* out) {
+  const auto merge = [](uint64_t x) {
+    return static_cast<uint32_t>(x) | static_cast<uint32_t>(x >> 32) << kBits;
+  };
+  uint32_t line = 0;
+  for (int c = 0; c < layout.padded_dim(); c += 16) {
+    uint64_t low, high;
+    std::memcpy(&low, codes + c, 8);
+    std::memcpy(&high, codes + c + 8, 8);
+    if (kBits == 4) {
+      const uint32_t packed[2] = {merge(low), merge(high)};
+      std::memcpy(out + c / 8 * 64, &packed[0], 4);
+      std::memcpy(out + (c / 8 + 1) * 64, &packed[1], 4);
+      continue;
+    }
+    const uint32_t packed = merge(low | high << (2 * kBits));
+    if (kBits == 1) {  // channels 16 ... 31 of a line are the upper four bits of its bytes
+      line = c % 32 == 0 ? packed : line | packed << 4;
+    } else {
+      line = packed;
+    }
+    std::memcpy(out + c * kBits / 32 * 64, &line, 4);
+  }
+}
+
 template <int kBits>
 void PackTokens(const SketchLayout& layout, const SubBlockCodes& codes, std::byte* out) {
-  constexpr int kLineChannels = 32 / kBits;
-  for (int t = 0; t < 16; ++t) {
-    for (int c = 0; c < layout.padded_dim(); c += kLineChannels) {
-      PackFour(codes.tokens[t] + c, 8 / kBits, kBits, out + c / kLineChannels * 64 + t * 4);
-    }
-  }
+  for (int t = 0; t < 16; ++t) PackToken<kBits>(layout, codes.tokens[t], out + t * 4);
 }
 
 void PackStatistics(const SketchLayout& layout, const SubBlockCodes& codes, int lane,
