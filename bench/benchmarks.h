@@ -5,7 +5,9 @@
 
 #include "base/compute_pool.h"
 #include "base/status.h"
+#include "bench/link_model.h"
 #include "bench/report.h"
+#include "bench/settings.h"
 
 namespace tokenbutler {
 
@@ -83,5 +85,72 @@ struct ModelOptions {
   int repeats = 3;
 };
 absl::StatusOr<Report> RunModel(const ModelOptions& options, ComputePool& pool);
+
+// Which ways of choosing tokens a benchmark compares (bench/settings.h), and how many tokens each
+// may attend to.
+struct SettingOptions {
+  std::vector<std::string> settings = {};
+  Sweep sweep = {};
+  std::vector<int> token_budgets = {};
+  int sink_tokens = 128;
+  int local_window = 512;
+  // Rows of an earlier run that are not measured again, and where rows go; "": none.
+  std::string resume = {};
+};
+
+// Whole decode steps of one sequence against the length of its context, which is filled at random
+// (bench/random_kv.h), for each setting; every step cold.
+struct DecodeOptions {
+  std::string model;
+  std::string dtype;
+  SettingOptions choice = {.settings = AllSettings(), .token_budgets = {4096}};
+  std::vector<int> depths = {4096, 16384, 32768, 65536, 131072, 262144, 524288};
+  int repeats = 3;
+  int steps = 8;  // in each repeat at least; rounded up to whole intervals
+  // Then the repeats that are left are not made, nor the same setting's deeper rows.
+  double max_seconds_per_case = 60;
+};
+absl::StatusOr<Report> RunDecode(const DecodeOptions& options, ComputePool& pool);
+
+// How far the next-token distributions of sparse decoding are from those of dense decoding, over
+// the last tokens of real texts.
+struct QualityOptions {
+  std::string model;
+  std::string dtype;
+  SettingOptions choice = {
+      .settings = AllSettings(), .token_budgets = {768}, .sink_tokens = 32, .local_window = 128};
+  std::vector<std::string> texts;  // files
+  int context_len = 12288;         // tokens taken of each text
+  int scored_tokens = 96;          // the last of them
+  // Of the texts for the policies that take minutes for each: a prefill of their own (h2o, snapkv),
+  // all keys and values reconstructed at each step (xkv).
+  int slow_texts = 3;
+  int prefill_chunk_tokens = 512;
+  std::string prefill_cache;  // folder that keeps prefilled rows for the next run; "": none
+};
+absl::StatusOr<Report> RunQuality(const QualityOptions& options, ComputePool& pool);
+
+// Decodes real texts with a device tier of its own behind a modelled link: what has to travel, how
+// often it was there already, and what that would mean for a model of another shape on a device
+// with another speed (bench/link_model.h).
+struct LinkOptions {
+  std::string model;
+  std::string dtype;
+  SettingOptions choice = {.settings = {"quality", "fast", "fast:misses=deferred",
+                                        "sketch:interval=4", "sketch:interval=16,candidates=1/8",
+                                        "sketch:interval=16,candidates=1/8,misses=deferred",
+                                        "sketch:query=lookahead", "quest", "exact", "random"},
+                           .token_budgets = {768},
+                           .sink_tokens = 32,
+                           .local_window = 128};
+  std::vector<std::string> texts;  // files
+  int context_len = 12288;
+  int max_texts = 3;
+  int decoded_tokens = 96;  // the last of them; the first 16 fill the device tier and do not count
+  int prefill_chunk_tokens = 512;
+  std::string prefill_cache;
+  LinkModel link;
+};
+absl::StatusOr<Report> RunLink(const LinkOptions& options, ComputePool& pool);
 
 }  // namespace tokenbutler

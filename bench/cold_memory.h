@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "base/buffer.h"
 #include "base/compute_pool.h"
@@ -22,11 +23,19 @@ class BandwidthProbe {
   // Reads everything once; bytes per second. Also what evicts other data from the caches.
   double Measure();
 
+  // Reads `rows_per_list` rows of `row_bytes` at random places, one in `spacing` rows, in ascending
+  // order, each thread a list of its own: what attention to chosen tokens does. Bytes per second.
+  // Call it after Measure(), which leaves none of the rows in a cache. REQUIRES: row_bytes is a
+  // multiple of 64, and the list's rows fit into the memory.
+  double MeasureGather(size_t row_bytes, int rows_per_list, int spacing);
+
  private:
   BandwidthProbe(ComputePool& pool, Buffer memory) : pool_(pool), memory_(std::move(memory)) {}
 
   ComputePool& pool_;
   Buffer memory_;
+  std::vector<uint32_t> offsets_;  // of a list's rows, in rows; kept while its form is the same
+  int offsets_spacing_ = 0;
   uint64_t sink_ = 0;  // keeps the reads from being optimised away
 };
 

@@ -1,20 +1,20 @@
 // tokenbutler-bench: how fast the kernels and the model are on this machine.
 
+#include <algorithm>
 #include <cstdio>
-#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "base/cpu_features.h"
 #include "bench/benchmarks.h"
+#include "bench/sparse_commands.h"
 #include "engine/kernels/kernel_target.h"
 #include "fmt/format.h"
 
 namespace tokenbutler {
 namespace {
-
-using Benchmark = std::function<absl::StatusOr<Report>(ComputePool&)>;
 
 void AddBandwidth(CLI::App& app, Benchmark* chosen) {
   CLI::App* command =
@@ -155,12 +155,15 @@ int Main(int argc, char** argv) {
   app.fallthrough();  // common options may follow the subcommand
   int threads = DefaultNumThreads();
   std::string output, target;
+  std::vector<std::string> facts;
   app.add_option("--threads", threads, "Threads, this one included")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
   app.add_option("--output", output, "Also write the result as JSON to this file");
   app.add_option("--target", target, "Highest instruction set to use")
       ->check(CLI::IsMember({"portable", "avx2", "avx512", "avx512_bf16"}));
+  app.add_option("--fact", facts, "NAME=VALUE to note in the result: the commit, the date")
+      ->take_all();
   Benchmark benchmark;
   AddBandwidth(app, &benchmark);
   AddLinear(app, &benchmark);
@@ -169,15 +172,22 @@ int Main(int argc, char** argv) {
   AddPool(app, &benchmark);
   AddScan(app, &benchmark);
   AddModel(app, &benchmark);
+  AddDecode(app, &benchmark);
+  AddQuality(app, &benchmark);
+  AddLink(app, &benchmark);
   CLI11_PARSE(app, argc, argv);
 
   for (const CpuTarget t : {CpuTarget::kPortable, CpuTarget::kAvx2, CpuTarget::kAvx512}) {
     if (target == CpuTargetName(t)) SetKernelTarget(t);
   }
   ComputePool pool(threads);
-  const absl::StatusOr<Report> report = benchmark(pool);
+  absl::StatusOr<Report> report = benchmark(pool);
   absl::Status status = report.status();
   if (status.ok()) {
+    for (const std::string& fact : facts) {
+      const size_t equals = std::min(fact.find('='), fact.size());
+      report->SetFact(fact.substr(0, equals), fact.substr(std::min(equals + 1, fact.size())));
+    }
     fmt::print("{}", report->Table());
     if (!output.empty()) status = report->WriteJson(output);
   }

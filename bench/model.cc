@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/bench_model.h"
 #include "bench/benchmarks.h"
 #include "bench/cold_memory.h"
 #include "engine/step_runner.h"
@@ -14,20 +15,6 @@
 
 namespace tokenbutler {
 namespace {
-
-// What one decode step has to read of the weights: every matrix of every layer and the head. One
-// row of the embedding does not count.
-size_t WeightBytesPerStep(const ModelWeights& weights) {
-  size_t bytes = weights.final_norm.num_bytes() + weights.lm_head.num_bytes();
-  for (const LayerWeights& w : weights.layers) {
-    for (const TensorView* view :
-         {&w.input_norm, &w.q_proj, &w.k_proj, &w.v_proj, &w.q_bias, &w.k_bias, &w.v_bias,
-          &w.o_proj, &w.o_bias, &w.post_attention_norm, &w.gate_proj, &w.up_proj, &w.down_proj}) {
-      bytes += view->num_bytes();
-    }
-  }
-  return bytes;
-}
 
 // One sequence that is prefilled and decoded over and over in the same blocks.
 class ModelBenchmark {

@@ -23,7 +23,8 @@ std::string Cell(const Report::Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number_float()) {
     const double number = value.get<double>();
-    return fmt::format("{:.{}f}", number, number >= 1000 ? 0 : number >= 10 ? 1 : 3);
+    const int digits = number >= 1000 ? 0 : number >= 10 ? 1 : number >= 0.1 ? 3 : 5;
+    return fmt::format("{:.{}f}", number, digits);
   }
   return value.dump();
 }
@@ -40,6 +41,7 @@ Report::Report(std::string benchmark, const ComputePool& pool) {
 std::string Report::Table() const {
   std::string text;
   for (const auto& [name, value] : facts_.items()) {
+    if (value.is_structured()) continue;  // for scripts
     text += fmt::format("{}: {}\n", name, Cell(value));
   }
   if (rows_.empty()) return text;

@@ -1,0 +1,189 @@
+#include "bench/bench_model.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "base/cgroup.h"
+#include "engine/tokenizer/tokenizer_json.h"
+#include "engine/weights/loader.h"
+#include "fmt/format.h"
+
+namespace tokenbutler {
+namespace {
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(TokenizerSource source) {
+  if (const auto* files = std::get_if<HfTokenizerFiles>(&source)) {
+    ASSIGN_OR_RETURN(HfTokenizer hf,
+                     ReadHfTokenizer(files->tokenizer_json, files->tokenizer_config_json));
+    return Tokenizer::Create(std::move(hf.spec));
+  }
+  if (auto* spec = std::get_if<TokenizerSpec>(&source)) return Tokenizer::Create(std::move(*spec));
+  return InvalidArgumentError("the model has no tokenizer");
+}
+
+absl::StatusOr<LoadedModel> Load(const BenchModel::Options& options, int num_threads,
+                                 std::string* rope_scaling) {
+  LoadOptions load;
+  load.num_threads = num_threads;
+  if (!options.dtype.empty()) {
+    load.compute_dtype = options.dtype == "float32" ? DType::kF32 : DType::kBF16;
+  }
+  fmt::print(stderr, "loading {}\n", options.model);
+  ASSIGN_OR_RETURN(LoadedModel model, LoadModel(options.model, load));
+  const int own = model.config.max_position;
+  if (options.context_len > own) {
+    const int factor = (options.context_len + own - 1) / own;
+    RETURN_IF_ERROR(ApplyOverrides(
+        {.rope_scaling = fmt::format(R"({{"rope_type": "yarn", "factor": {}}})", factor)},
+        &model.config));
+    *rope_scaling = fmt::format("yarn x {}", factor);
+  }
+  return model;
+}
+
+}  // namespace
+
+int64_t AvailableKvBytes() {
+  constexpr int64_t kReserve = int64_t{2} << 30;  // probes, activations, logits
+  std::ifstream in("/proc/meminfo");
+  int64_t kib = 0;
+  for (std::string line; std::getline(in, line);) {
+    if (std::sscanf(line.c_str(), "MemAvailable: %ld kB", &kib) == 1) break;
+  }
+  return std::min(MemoryLimitBytes(), kib * 1024) - kReserve;
+}
+
+size_t WeightBytesPerStep(const ModelWeights& weights) {
+  size_t bytes = weights.final_norm.num_bytes() + weights.lm_head.num_bytes();
+  for (const LayerWeights& w : weights.layers) {
+    for (const TensorView* view :
+         {&w.input_norm, &w.q_proj, &w.k_proj, &w.v_proj, &w.q_bias, &w.k_bias, &w.v_bias,
+          &w.o_proj, &w.o_bias, &w.post_attention_norm, &w.gate_proj, &w.up_proj, &w.down_proj}) {
+      bytes += view->num_bytes();
+    }
+  }
+  return bytes;
+}
+
+absl::StatusOr<std::unique_ptr<BenchModel>> BenchModel::Create(const Options& options,
+                                                               ComputePool& pool) {
+  auto bench = std::unique_ptr<BenchModel>(new BenchModel(pool));
+  ASSIGN_OR_RETURN(LoadedModel model, Load(options, pool.num_threads(), &bench->rope_scaling_));
+  bench->weight_bytes_ = WeightBytesPerStep(model.weights);
+  if (options.needs_tokenizer) {
+    ASSIGN_OR_RETURN(bench->tokenizer_, MakeTokenizer(std::move(model.tokenizer)));
+  }
+  const KvLayout layout = KvLayoutFor(model.config, model.compute_dtype);
+  const int64_t stride = static_cast<int64_t>(layout.block_bytes() + 63) / 64 * 64;
+  const int64_t bytes =
+      stride *
+      options.num_blocks({.config = &model.config, .weights = &model.weights, .layout = layout});
+  // Touched at once: a cache that does not fit must not end in the kernel killing somebody.
+  if (const int64_t available = AvailableKvBytes(); bytes > available) {
+    return ResourceExhaustedError("the KV cache takes {:.1f} GiB, {:.1f} GiB are available",
+                                  bytes / 1073741824.0, available / 1073741824.0);
+  }
+  std::optional<KvStore::StagedOptions> staged;
+  if (options.device_bytes) {
+    staged = {.device_capacity_bytes = options.device_bytes(layout),
+              .transfers = options.transfers};
+  }
+  ASSIGN_OR_RETURN(bench->kv_store_,
+                   KvStore::Create(layout, {.capacity_bytes = bytes, .prefault = true}, staged));
+  bench->block_pool_ = std::make_unique<BlockPool>(layout, bench->kv_store_->num_blocks());
+  ASSIGN_OR_RETURN(bench->runner_,
+                   StepRunner::Create(std::move(model.config), std::move(model.weights),
+                                      bench->kv_store_.get(), &pool, options.runner));
+  return bench;
+}
+
+std::vector<int32_t> BenchModel::Encode(std::string_view text) const {
+  return tokenizer_->Encode(text, {});
+}
+
+absl::Status BenchSequence::Allocate(const AttentionParams& params, int num_tokens) {
+  StepRunner& runner = model_.runner();
+  RETURN_IF_ERROR(runner.CheckAttention(params));
+  const int num_blocks = model_.layout().blocks_for(num_tokens);
+  const int num_new = num_blocks - static_cast<int>(table_.blocks.size());
+  const int num_state = params.sparse() ? runner.state_layout(params).blocks_for(num_blocks) : 0;
+  BlockPool& pool = model_.blocks();
+  if (!pool.Allocate(num_new, &table_.blocks) || !pool.Allocate(num_state, &table_.state_blocks)) {
+    return ResourceExhaustedError("a sequence needs {} blocks, {} are free", num_new + num_state,
+                                  pool.num_free());
+  }
+  if (!params.sparse()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(state_, runner.NewState(params, /*num_forks=*/0));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<BenchSequence>> BenchSequence::Create(BenchModel& model,
+                                                                     const AttentionParams& params,
+                                                                     int num_tokens) {
+  auto sequence = std::unique_ptr<BenchSequence>(new BenchSequence(model));
+  RETURN_IF_ERROR(sequence->Allocate(params, num_tokens));
+  return sequence;
+}
+
+absl::StatusOr<std::unique_ptr<BenchSequence>> BenchSequence::Branch(
+    BenchModel& model, const AttentionParams& params, const BenchSequence& trunk, int prefix_tokens,
+    int num_tokens, absl::Span<const PrefillQueries> queries) {
+  auto sequence = std::unique_ptr<BenchSequence>(new BenchSequence(model));
+  BlockTable& table = sequence->table_;
+  const int num_shared = prefix_tokens / model.layout().block_size;
+  table.blocks.assign(trunk.table_.blocks.begin(), trunk.table_.blocks.begin() + num_shared);
+  model.blocks().Share(table.blocks);
+  RETURN_IF_ERROR(sequence->Allocate(params, num_tokens));
+  if (prefix_tokens % model.layout().block_size != 0) {
+    model.store().CopyBlock(trunk.table_.blocks[num_shared], table.blocks[num_shared]);
+  }
+  table.num_tokens = prefix_tokens;
+  if (sequence->state_ != nullptr) {
+    RETURN_IF_ERROR(model.runner().AdoptRows(table, queries, sequence->state_.get()));
+  }
+  return sequence;
+}
+
+BenchSequence::~BenchSequence() {
+  model_.blocks().Release(table_.blocks);
+  model_.blocks().Release(table_.state_blocks);
+}
+
+absl::Status BenchSequence::Prefill(absl::Span<const int32_t> tokens, int chunk_tokens,
+                                    const std::function<void(int)>& progress) {
+  const int num_tokens = static_cast<int>(tokens.size());
+  for (int at = 0; at < num_tokens; at += chunk_tokens) {
+    const int count = std::min(chunk_tokens, num_tokens - at);
+    StepPlan plan;
+    plan.prefill_chunks.push_back({.block_table = &table_,
+                                   .token_ids = tokens.subspan(at, count),
+                                   .start_position = table_.num_tokens,
+                                   .logits = LogitsWanted::kNone,
+                                   .state = state_.get()});
+    RETURN_IF_ERROR(model_.runner().Run(plan));
+    table_.num_tokens += count;
+    if (progress) progress(at + count);
+  }
+  return absl::OkStatus();
+}
+
+StepItem BenchSequence::DecodeItem(const int32_t* token) const {
+  return {.block_table = &table_,
+          .token_ids = {token, 1},
+          .start_position = table_.num_tokens,
+          .state = state_.get()};
+}
+
+absl::Status BenchSequence::Decode(int32_t token) {
+  StepPlan plan;
+  plan.decode.push_back(DecodeItem(&token));
+  RETURN_IF_ERROR(model_.runner().Run(plan));
+  ++table_.num_tokens;
+  return absl::OkStatus();
+}
+
+}  // namespace tokenbutler

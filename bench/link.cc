@@ -1,0 +1,261 @@
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/bench_model.h"
+#include "bench/benchmarks.h"
+#include "bench/checkpoint.h"
+#include "bench/divergence.h"
+#include "bench/prefill_cache.h"
+#include "bench/text_document.h"
+#include "engine/selection/policies.h"
+#include "fmt/format.h"
+
+namespace tokenbutler {
+namespace {
+
+using Json = Report::Json;
+
+constexpr int kUncountedSteps = 16;  // the longest interval
+
+// One setting at one budget: a row of the table.
+struct Job {
+  std::string label;
+  AttentionParams params;
+
+  Json KeyFor(const TextDocument& document) const {
+    return {{"document", document.name},
+            {"fingerprint", document.fingerprint},
+            {"setting", label},
+            {"token_budget", params.token_budget}};
+  }
+};
+
+absl::StatusOr<std::vector<Job>> JobsOf(const LinkOptions& o) {
+  ASSIGN_OR_RETURN(const std::vector<Setting> settings,
+                   ParseSettings(o.choice.settings, o.choice.sweep));
+  std::vector<Job> jobs;
+  for (const int token_budget : o.choice.token_budgets) {
+    for (const Setting& setting : settings) {
+      if (!setting.params.sparse()) continue;  // has no device tier
+      jobs.push_back({setting.label, setting.At({.context_len = o.context_len,
+                                                 .token_budget = token_budget,
+                                                 .sink_tokens = o.choice.sink_tokens,
+                                                 .local_window = o.choice.local_window})});
+    }
+  }
+  return jobs;
+}
+
+// One sequence at a time beside the prompt's.
+int NumBlocks(const std::vector<Job>& jobs, const LinkOptions& o,
+              const SelectionResources& resources) {
+  const KvLayout& layout = resources.layout;
+  const int whole = layout.blocks_for(o.context_len);
+  const int own = layout.blocks_for(o.decoded_tokens) + 1;
+  int state = 0;
+  for (const Job& job : jobs) {
+    state = std::max(state, StateLayoutFor(job.params, resources).blocks_for(whole + own));
+  }
+  return whole + 2 * own + state;
+}
+
+int64_t DeviceBytes(const std::vector<Job>& jobs, const KvLayout& layout) {
+  int64_t bytes = 0;
+  for (const Job& job : jobs) {
+    const AttentionParams& p = job.params;
+    bytes = std::max(bytes, StagedBytes(layout, {.token_budget = p.token_budget,
+                                                 .candidates = p.candidates,
+                                                 .sink_tokens = p.sink_tokens,
+                                                 .local_window = p.local_window,
+                                                 .prediction_interval = p.prediction_interval}));
+  }
+  // The tier may align blocks.
+  return bytes + bytes / 64 + static_cast<int64_t>(layout.block_bytes());
+}
+
+OffloadCounters Difference(OffloadCounters a, const OffloadCounters& b) {
+  a.host_to_device_bytes -= b.host_to_device_bytes;
+  a.prefetched_bytes -= b.prefetched_bytes;
+  a.lookups -= b.lookups;
+  a.hits -= b.hits;
+  a.deferred -= b.deferred;
+  a.stall -= b.stall;
+  return a;
+}
+
+class LinkBenchmark {
+ public:
+  LinkBenchmark(const LinkOptions& options, BenchModel& model, const PrefillCache& cache)
+      : options_(options), model_(model), cache_(cache) {}
+
+  // Prefills a text and decodes its end densely: what Run compares with.
+  absl::Status Open(const TextDocument& document) {
+    references_.clear();
+    const int prefix = options_.context_len - options_.decoded_tokens;
+    const absl::Span<const int32_t> prompt = absl::MakeConstSpan(document.tokens).first(prefix);
+    trunk_ = nullptr;
+    ASSIGN_OR_RETURN(trunk_, BenchSequence::Create(model_, {}, prefix));
+    if (!cache_.Load(prompt, trunk_.get())) {
+      RETURN_IF_ERROR(trunk_->Prefill(prompt, options_.prefill_chunk_tokens, [&](int done) {
+        fmt::print(stderr, "\rlink: {}: prefill {}/{} ", document.name, done, prefix);
+      }));
+      fmt::print(stderr, "\n");
+      RETURN_IF_ERROR(cache_.Store(prompt, *trunk_));
+    }
+    ASSIGN_OR_RETURN(const auto dense,
+                     BenchSequence::Branch(model_, {}, *trunk_, prefix, options_.context_len));
+    for (int at = prefix; at < options_.context_len; ++at) {
+      RETURN_IF_ERROR(dense->Decode(document.tokens[at]));
+      references_.emplace_back(model_.runner().decode_logits(0));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Json> Run(const TextDocument& document, const Job& job) {
+    const int prefix = options_.context_len - options_.decoded_tokens;
+    ASSIGN_OR_RETURN(const auto sequence, BenchSequence::Branch(model_, job.params, *trunk_, prefix,
+                                                                options_.context_len));
+    OffloadCounters before;
+    double kl = 0;
+    for (int i = 0; i < options_.decoded_tokens; ++i) {
+      if (i == kUncountedSteps) before = sequence->stats().offload;
+      RETURN_IF_ERROR(sequence->Decode(document.tokens[prefix + i]));
+      kl += references_[i].KlDivergence(model_.runner().decode_logits(0));
+    }
+    return RowOf(document, job, Difference(sequence->stats().offload, before),
+                 kl / options_.decoded_tokens);
+  }
+
+ private:
+  Json RowOf(const TextDocument& document, const Job& job, const OffloadCounters& counted,
+             double kl) const {
+    const double steps = options_.decoded_tokens - kUncountedSteps;
+    const bool defers = job.params.misses == MissRule::kDeferred;
+    const LinkModel::Step modelled = options_.link.StepOf(
+        counted, 2.0 * static_cast<double>(model_.layout().row_bytes()), defers);
+    const double lookups = static_cast<double>(counted.lookups);
+    Json row = job.KeyFor(document);
+    row["hit_rate"] = static_cast<double>(counted.hits) / lookups;
+    row["deferred"] = static_cast<double>(counted.deferred) / lookups;
+    row["kb_per_token"] = static_cast<double>(counted.host_to_device_bytes) / steps / 1e3;
+    row["sent_ahead"] = counted.host_to_device_bytes == 0
+                            ? 0.0
+                            : static_cast<double>(counted.prefetched_bytes) /
+                                  static_cast<double>(counted.host_to_device_bytes);
+    row["own_stall_ms"] = absl::ToDoubleMilliseconds(counted.stall) / steps;
+    row["modelled_mb"] = modelled.mb;
+    row["modelled_link_ms"] = modelled.link_ms;
+    row["modelled_stall_ms"] = modelled.stall_ms;
+    row["modelled_stall_share"] = modelled.stall_ms / options_.link.step_ms;
+    row["mean_kl"] = kl;
+    return row;
+  }
+
+  const LinkOptions& options_;
+  BenchModel& model_;
+  const PrefillCache& cache_;
+  std::unique_ptr<BenchSequence> trunk_;
+  std::vector<ReferenceDistribution> references_;  // of each decoded position
+};
+
+// Means over the texts.
+Json Summary(const Checkpoint& checkpoint, const Job& job) {
+  Json summary = {{"setting", job.label},
+                  {"token_budget", job.params.token_budget},
+                  {"interval", job.params.prediction_interval},
+                  {"candidates", job.params.candidates},
+                  {"misses", MissRuleName(job.params.misses)}};
+  int count = 0;
+  for (const Json& row : checkpoint.rows()) {
+    if (row["setting"] != job.label || row["token_budget"] != job.params.token_budget) continue;
+    ++count;
+    for (const auto& [name, value] : row.items()) {
+      if (value.is_number_float()) summary[name] = summary.value(name, 0.0) + value.get<double>();
+    }
+  }
+  for (auto& [name, value] : summary.items()) {
+    if (value.is_number_float()) value = value.get<double>() / count;
+  }
+  summary["documents"] = count;
+  return summary;
+}
+
+Report NewReport(const LinkOptions& o, const Json& facts, ComputePool& pool) {
+  const LinkModel& link = o.link;
+  Report report("link", pool);
+  for (const auto& [fact, value] : facts.items()) report.SetFact(fact, value);
+  report.SetFact(
+      "modelled",
+      fmt::format("a step of {} ms, a link of {} GB/s and {} us; {} layers x {} KV heads x "
+                  "{} channels of {} bytes, budget {}: the same share of its tokens "
+                  "travels as in the model that was run",
+                  link.step_ms, link.gbps, link.latency_us, link.num_layers, link.num_kv_heads,
+                  link.head_dim, link.element_bytes, link.token_budget));
+  report.SetFact("own_stall", "of the model that was run, on this CPU, behind the same link");
+  return report;
+}
+
+}  // namespace
+
+absl::StatusOr<Report> RunLink(const LinkOptions& o, ComputePool& pool) {
+  if (o.decoded_tokens <= kUncountedSteps || o.decoded_tokens >= o.context_len) {
+    return InvalidArgumentError("decoded_tokens is {}, must be in ({}, {}), context_len",
+                                o.decoded_tokens, kUncountedSteps, o.context_len);
+  }
+  ASSIGN_OR_RETURN(std::vector<Job> jobs, JobsOf(o));
+  ASSIGN_OR_RETURN(
+      const auto model,
+      BenchModel::Create(
+          {.model = o.model,
+           .dtype = o.dtype,
+           .context_len = o.context_len,
+           .num_blocks = [&](const SelectionResources& r) { return NumBlocks(jobs, o, r); },
+           .needs_tokenizer = true,
+           .device_bytes = [&](const KvLayout& layout) { return DeviceBytes(jobs, layout); },
+           .transfers = {.link_gbps = o.link.gbps, .link_latency_us = o.link.latency_us},
+           .runner = {.max_num_seqs = 1, .prefill_chunk_tokens = o.prefill_chunk_tokens}},
+          pool));
+  std::erase_if(jobs, [&](const Job& job) {
+    const absl::Status status = model->runner().CheckAttention(job.params);
+    if (!status.ok()) {
+      fmt::print(stderr, "link: left out: {}: {}\n", job.label, std::string(status.message()));
+    }
+    return !status.ok();
+  });
+  const std::string name = std::filesystem::path(o.model).filename().string();
+  const Json facts = {{"benchmark", "link"},
+                      {"model", name},
+                      {"dtype", DTypeName(model->runner().compute_dtype())},
+                      {"context_len", o.context_len},
+                      {"decoded_tokens", o.decoded_tokens},
+                      {"sink_tokens", o.choice.sink_tokens},
+                      {"local_window", o.choice.local_window},
+                      {"link_gbps", o.link.gbps},
+                      {"link_latency_us", o.link.latency_us},
+                      {"step_ms", o.link.step_ms}};
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(o.choice.resume, facts));
+  const PrefillCache cache(o.prefill_cache, name, *model);
+  LinkBenchmark benchmark(o, *model, cache);
+  const size_t num_texts = std::min(o.texts.size(), static_cast<size_t>(o.max_texts));
+  for (size_t d = 0; d < num_texts; ++d) {
+    ASSIGN_OR_RETURN(const TextDocument document,
+                     ReadTextDocument(o.texts[d], o.context_len, *model));
+    bool is_open = false;
+    for (const Job& job : jobs) {
+      if (checkpoint.Find(job.KeyFor(document)) != nullptr) continue;
+      if (!is_open) RETURN_IF_ERROR(benchmark.Open(document));
+      is_open = true;
+      fmt::print(stderr, "link: text {}/{}: {}, {}\n", d + 1, num_texts, document.name, job.label);
+      ASSIGN_OR_RETURN(Json row, benchmark.Run(document, job));
+      RETURN_IF_ERROR(checkpoint.Add(std::move(row)));
+    }
+  }
+  Report report = NewReport(o, facts, pool);
+  for (const Job& job : jobs) report.AddRow(Summary(checkpoint, job));
+  return report;
+}
+
+}  // namespace tokenbutler

@@ -1,0 +1,56 @@
+#include "bench/prefill_cache.h"
+
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "base/dtype.h"
+#include "bench/text_document.h"
+#include "fmt/format.h"
+
+namespace tokenbutler {
+
+std::string PrefillCache::PathOf(absl::Span<const int32_t> tokens) const {
+  const auto* bytes = reinterpret_cast<const std::byte*>(tokens.data());
+  return fmt::format("{}/{}-{}-{}-{:016x}.kv", folder_, model_, DTypeName(bench_.layout().dtype),
+                     bench_.rope_scaling() == "none" ? "rope" : "yarn",
+                     Fingerprint({bytes, tokens.size() * sizeof(int32_t)}));
+}
+
+bool PrefillCache::Load(absl::Span<const int32_t> tokens, BenchSequence* sequence) const {
+  if (folder_.empty()) return false;
+  const KvLayout& layout = bench_.layout();
+  const int num_tokens = static_cast<int>(tokens.size());
+  const int num_blocks = layout.blocks_for(num_tokens);
+  const std::string path = PathOf(tokens);
+  std::error_code error;
+  if (std::filesystem::file_size(path, error) != num_blocks * layout.block_bytes()) return false;
+  std::ifstream in(path, std::ios::binary);
+  for (int b = 0; b < num_blocks && in; ++b) {
+    in.read(reinterpret_cast<char*>(bench_.store().block(sequence->table().blocks[b])),
+            static_cast<std::streamsize>(layout.block_bytes()));
+  }
+  if (!in) return false;
+  sequence->table().num_tokens = num_tokens;
+  return true;
+}
+
+absl::Status PrefillCache::Store(absl::Span<const int32_t> tokens,
+                                 const BenchSequence& sequence) const {
+  if (folder_.empty()) return absl::OkStatus();
+  const KvLayout& layout = bench_.layout();
+  const std::string path = PathOf(tokens);
+  std::error_code error;
+  std::filesystem::create_directories(folder_, error);
+  std::ofstream out(path + ".part", std::ios::binary);
+  for (int b = 0; b < layout.blocks_for(static_cast<int>(tokens.size())); ++b) {
+    out.write(reinterpret_cast<const char*>(bench_.store().block(sequence.table().blocks[b])),
+              static_cast<std::streamsize>(layout.block_bytes()));
+  }
+  out.close();
+  if (out) std::filesystem::rename(path + ".part", path, error);
+  if (!out || error) return InternalError("cannot write {}", path);
+  return absl::OkStatus();
+}
+
+}  // namespace tokenbutler

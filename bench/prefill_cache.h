@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "bench/bench_model.h"
+
+namespace tokenbutler {
+
+// Prefilled K and V rows in files, one per text, so that a benchmark that is run again for one more
+// policy does not prefill again. A file's name says the model, its dtype and the tokens; rows of a
+// program that computes otherwise are not told apart: remove the folder then.
+class PrefillCache {
+ public:
+  // `folder` is created when it is missing; "": nothing is kept.
+  PrefillCache(std::string folder, std::string model, BenchModel& bench)
+      : folder_(std::move(folder)), model_(std::move(model)), bench_(bench) {}
+
+  // Reads the rows of `tokens` into an empty sequence. False: there is no whole file.
+  bool Load(absl::Span<const int32_t> tokens, BenchSequence* sequence) const;
+  // INTERNAL naming the file when it cannot be written.
+  absl::Status Store(absl::Span<const int32_t> tokens, const BenchSequence& sequence) const;
+
+ private:
+  std::string PathOf(absl::Span<const int32_t> tokens) const;
+
+  const std::string folder_, model_;
+  BenchModel& bench_;
+};
+
+}  // namespace tokenbutler

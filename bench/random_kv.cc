@@ -1,0 +1,131 @@
+#include "bench/random_kv.h"
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+
+#include "base/dtype.h"
+
+namespace tokenbutler {
+namespace {
+
+constexpr int kSampleTokens = 512;
+constexpr int kPromptQueries = 64;
+// Rows begin at a place of their own in one table of normal values: filling gigabytes takes
+// seconds.
+constexpr uint32_t kTableSize = 1 << 16;
+
+std::vector<float> NormalTable(size_t size) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(size);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+float Load(const std::byte* row, int i, DType dtype) {
+  return dtype == DType::kBF16 ? ToFloat(reinterpret_cast<const BF16*>(row)[i])
+                               : reinterpret_cast<const float*>(row)[i];
+}
+
+// Mean and standard deviation per channel of the key or the value rows of one layer and KV head.
+struct Channels {
+  std::vector<float> mean, deviation;  // [head_dim]
+};
+
+Channels Measure(const KvStore& store, const BlockTable& table, int layer, int kv_head,
+                 bool is_value) {
+  const KvLayout& layout = store.layout();
+  std::vector<double> sum(layout.head_dim), squares(layout.head_dim);
+  for (int t = 0; t < table.num_tokens; ++t) {
+    const std::byte* row = is_value ? store.value_row(table, layer, kv_head, t)
+                                    : store.key_row(table, layer, kv_head, t);
+    for (int i = 0; i < layout.head_dim; ++i) {
+      const double x = Load(row, i, layout.dtype);
+      sum[i] += x;
+      squares[i] += x * x;
+    }
+  }
+  Channels channels;
+  for (int i = 0; i < layout.head_dim; ++i) {
+    const double mean = sum[i] / table.num_tokens;
+    channels.mean.push_back(static_cast<float>(mean));
+    channels.deviation.push_back(
+        static_cast<float>(std::sqrt(std::max(0.0, squares[i] / table.num_tokens - mean * mean))));
+  }
+  return channels;
+}
+
+// Of all layers and KV heads: keys at 2 * lane, values behind them.
+absl::StatusOr<std::vector<Channels>> MeasureModel(BenchModel& model) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<BenchSequence> sample,
+                   BenchSequence::Create(model, {}, kSampleTokens));
+  std::mt19937 random(1);
+  std::uniform_int_distribution<int32_t> any_id(0, model.config().vocab_size - 1);
+  std::vector<int32_t> ids(kSampleTokens);
+  for (int32_t& id : ids) id = any_id(random);
+  RETURN_IF_ERROR(sample->Prefill(ids, kSampleTokens));
+  std::vector<Channels> all;
+  for (int layer = 0; layer < model.layout().num_layers; ++layer) {
+    for (int head = 0; head < model.layout().num_kv_heads; ++head) {
+      all.push_back(Measure(model.store(), sample->table(), layer, head, /*is_value=*/false));
+      all.push_back(Measure(model.store(), sample->table(), layer, head, /*is_value=*/true));
+    }
+  }
+  return all;
+}
+
+void WriteRow(const Channels& channels, const float* normal, DType dtype, std::byte* row) {
+  const size_t size = channels.mean.size();
+  if (dtype == DType::kBF16) {
+    auto* out = reinterpret_cast<BF16*>(row);
+    for (size_t i = 0; i < size; ++i) {
+      out[i] = ToBF16(channels.mean[i] + channels.deviation[i] * normal[i]);
+    }
+  } else {
+    auto* out = reinterpret_cast<float*>(row);
+    for (size_t i = 0; i < size; ++i) {
+      out[i] = channels.mean[i] + channels.deviation[i] * normal[i];
+    }
+  }
+}
+
+}  // namespace
+
+absl::Status AppendRandomRows(BenchModel& model, int num_tokens, BenchSequence* sequence) {
+  const KvLayout& layout = model.layout();
+  ASSIGN_OR_RETURN(const std::vector<Channels> channels, MeasureModel(model));
+  const std::vector<float> normal = NormalTable(kTableSize + layout.head_dim);
+  BlockTable& table = sequence->table();
+  const int begin = table.num_tokens, end = begin + num_tokens;
+  const int first_block = begin / layout.block_size;
+  model.pool().ParallelFor(layout.blocks_for(end) - first_block, [&](int task) {
+    std::minstd_rand random(static_cast<uint32_t>(first_block + task) + 1);
+    const int block_begin = (first_block + task) * layout.block_size;
+    for (int t = std::max(begin, block_begin); t < std::min(end, block_begin + layout.block_size);
+         ++t) {
+      for (int layer = 0; layer < layout.num_layers; ++layer) {
+        for (int head = 0; head < layout.num_kv_heads; ++head) {
+          const size_t lane = static_cast<size_t>(layer) * layout.num_kv_heads + head;
+          WriteRow(channels[2 * lane], &normal[random() % kTableSize], layout.dtype,
+                   model.store().key_row(table, layer, head, t));
+          WriteRow(channels[2 * lane + 1], &normal[random() % kTableSize], layout.dtype,
+                   model.store().value_row(table, layer, head, t));
+        }
+      }
+    }
+  });
+  table.num_tokens = end;
+  return absl::OkStatus();
+}
+
+RandomQueries::RandomQueries(const ModelConfig& config) {
+  const size_t row = static_cast<size_t>(config.num_heads) * config.head_dim;
+  values_ = NormalTable(kPromptQueries * row);
+  layers_.assign(static_cast<size_t>(config.num_layers),
+                 {.queries = values_.data(), .stride = row, .num_rows = kPromptQueries});
+}
+
+}  // namespace tokenbutler

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "engine/selection/attention_params.h"
+
+namespace tokenbutler {
+
+// What a benchmark gives every setting: numbers of tokens, which depend on the context and not on
+// the way of choosing.
+struct TokenCounts {
+  int context_len = 0;
+  int token_budget = 4096;
+  int sink_tokens = 128;
+  int local_window = 512;
+};
+
+// A way of choosing tokens that is measured: a policy and its options without the numbers that
+// depend on the context, so that its quality at one context and its speed at another belong
+// together. Written as
+//   NAME[:OPTION=VALUE[,OPTION=VALUE...]]
+// NAME: a policy, or a named setting (NamedSettings). Options: interval, candidates (a number of
+// tokens or a share of the context: 1/8), scan (share of the sub-blocks: 1/4), query, keys,
+// neighbours, top_p, dense_first_layer (0, 1), misses, sink, local (tokens instead of the
+// benchmark's).
+struct Setting {
+  std::string label;  // as written
+  AttentionParams params;
+  double candidates_share = 0;  // of the context; 0: params.candidates is the number
+  std::optional<int> sink_tokens, local_window;
+
+  AttentionParams At(const TokenCounts& counts) const;
+};
+
+// A setting with a name of its own: what it is short for.
+struct NamedSetting {
+  std::string_view name, meaning;
+};
+absl::Span<const NamedSetting> NamedSettings();
+
+// INVALID_ARGUMENT naming the option and what it may be.
+absl::StatusOr<Setting> ParseSetting(std::string_view text);
+
+// Values to try; empty: the settings' own.
+struct Sweep {
+  std::vector<std::string> intervals = {}, candidates = {}, scan_fractions = {};
+};
+
+// Parses `texts`; each that names a policy that scans is repeated with every combination of the
+// sweep's values for the options that it does not set itself. None twice.
+absl::StatusOr<std::vector<Setting>> ParseSettings(const std::vector<std::string>& texts,
+                                                   const Sweep& sweep);
+
+// Everything there is: dense, the named settings, each policy as its name alone.
+std::vector<std::string> AllSettings();
+
+}  // namespace tokenbutler

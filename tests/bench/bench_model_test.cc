@@ -1,0 +1,141 @@
+#include "bench/bench_model.h"
+
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "bench/prefill_cache.h"
+#include "bench/random_kv.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tokenbutler {
+namespace {
+
+class BenchModelTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto model =
+        BenchModel::Create({.model = std::string(TOKENBUTLER_TEST_DATA) + "/tiny_models/qwen2-none",
+                            .dtype = "float32",
+                            .context_len = 4096,
+                            .num_blocks = [](const SelectionResources&) { return 40; }},
+                           pool_);
+    ASSERT_TRUE(model.ok()) << model.status();
+    model_ = *std::move(model);
+  }
+
+  static std::vector<int32_t> Tokens(int count) {
+    std::vector<int32_t> tokens(count);
+    for (int i = 0; i < count; ++i) tokens[i] = (i * 37 + i / 7) % 96;
+    return tokens;
+  }
+  std::vector<float> Logits() {
+    const absl::Span<const float> logits = model_->runner().decode_logits(0);
+    return {logits.begin(), logits.end()};
+  }
+  std::unique_ptr<BenchSequence> Prefilled(const std::vector<int32_t>& tokens) {
+    auto sequence = BenchSequence::Create(*model_, {}, static_cast<int>(tokens.size()) + 8);
+    EXPECT_TRUE(sequence.ok()) << sequence.status();
+    EXPECT_TRUE((*sequence)->Prefill(tokens, 64).ok());
+    return *std::move(sequence);
+  }
+
+  static constexpr AttentionParams kSparse{
+      .policy = AttentionPolicy::kExact, .token_budget = 200, .sink_tokens = 4, .local_window = 16};
+  ComputePool pool_{2};
+  std::unique_ptr<BenchModel> model_;
+};
+
+TEST_F(BenchModelTest, RopeIsScaledBeyondTheModelsContext) {
+  EXPECT_GE(model_->config().max_position, 4096);
+  EXPECT_THAT(model_->rope_scaling(), ::testing::StartsWith("yarn x "));
+}
+
+TEST_F(BenchModelTest, BranchesDecodeLikeTheTrunkAndLeaveItAlone) {
+  const auto trunk = Prefilled(Tokens(300));  // two full blocks of 128, one shared in part
+  const auto other = BenchSequence::Branch(*model_, {}, *trunk, 300, 308);
+  const auto branch = BenchSequence::Branch(*model_, {}, *trunk, 300, 308);
+  ASSERT_TRUE(other.ok() && branch.ok());
+  ASSERT_TRUE((*other)->Decode(5).ok());  // writes its row into its own copy
+  ASSERT_TRUE((*branch)->Decode(6).ok());
+  const std::vector<float> of_branch = Logits();
+  ASSERT_TRUE(trunk->Decode(6).ok());
+  EXPECT_EQ(Logits(), of_branch);
+}
+
+TEST_F(BenchModelTest, SparseBranchesAttendToTheirBudget) {
+  const auto trunk = Prefilled(Tokens(300));
+  const auto branch = BenchSequence::Branch(*model_, kSparse, *trunk, 300, 308);
+  ASSERT_TRUE(branch.ok()) << branch.status();
+  ASSERT_TRUE((*branch)->Decode(6).ok());
+  const AttentionStats stats = (*branch)->stats();
+  EXPECT_EQ(stats.attended_tokens, 200 * stats.attended_lists);
+  EXPECT_EQ(stats.context_tokens, 301 * stats.attended_lists);
+}
+
+TEST_F(BenchModelTest, BlocksAreGivenBackAndRunOutWithASentence) {
+  {
+    const auto trunk = Prefilled(Tokens(300));
+    EXPECT_EQ(model_->blocks().num_used(), 3);
+    const auto branch = BenchSequence::Branch(*model_, {}, *trunk, 300, 308);
+    EXPECT_EQ(model_->blocks().num_used(), 4);
+  }
+  EXPECT_EQ(model_->blocks().num_used(), 0);
+  const auto too_long = BenchSequence::Create(*model_, {}, 41 * 128);
+  EXPECT_THAT(std::string(too_long.status().message()),
+              ::testing::HasSubstr("needs 41 blocks, 40 are free"));
+  EXPECT_EQ(model_->blocks().num_used(), 0);
+}
+
+TEST_F(BenchModelTest, RandomRowsHaveTheSizeOfRealOnes) {
+  auto sequence = BenchSequence::Create(*model_, {}, 2048);
+  ASSERT_TRUE(sequence.ok());
+  ASSERT_TRUE(AppendRandomRows(*model_, 2000, sequence->get()).ok());
+  EXPECT_EQ((*sequence)->table().num_tokens, 2000);
+  // Real rows of the same model.
+  const auto real = Prefilled(Tokens(500));
+  const auto mean_square = [&](const BenchSequence& s, int layer, int head, int num_tokens) {
+    double sum = 0;
+    for (int t = 0; t < num_tokens; ++t) {
+      const auto* row =
+          reinterpret_cast<const float*>(model_->store().key_row(s.table(), layer, head, t));
+      for (int i = 0; i < model_->layout().head_dim; ++i) sum += row[i] * row[i];
+    }
+    return sum / num_tokens;
+  };
+  for (int layer = 0; layer < model_->layout().num_layers; ++layer) {
+    for (int head = 0; head < model_->layout().num_kv_heads; ++head) {
+      const double ratio =
+          mean_square(**sequence, layer, head, 2000) / mean_square(*real, layer, head, 500);
+      EXPECT_GT(ratio, 0.5) << layer << " " << head;
+      EXPECT_LT(ratio, 2) << layer << " " << head;
+    }
+  }
+  ASSERT_TRUE((*sequence)->Decode(3).ok());
+  for (const float logit : Logits()) ASSERT_TRUE(std::isfinite(logit));
+}
+
+TEST_F(BenchModelTest, PrefilledRowsComeBackFromTheirFile) {
+  const std::string folder = ::testing::TempDir() + "bench_model_test-cache";
+  std::filesystem::remove_all(folder);
+  const PrefillCache cache(folder, "tiny", *model_);
+  const std::vector<int32_t> tokens = Tokens(300);
+  auto loaded = BenchSequence::Create(*model_, {}, 308);
+  ASSERT_TRUE(loaded.ok());
+  EXPECT_FALSE(cache.Load(tokens, loaded->get()));
+  const auto trunk = Prefilled(tokens);
+  ASSERT_TRUE(cache.Store(tokens, *trunk).ok());
+  ASSERT_TRUE(cache.Load(tokens, loaded->get()));
+  EXPECT_FALSE(cache.Load(Tokens(299), loaded->get()));  // another text
+  ASSERT_TRUE((*loaded)->Decode(6).ok());
+  const std::vector<float> of_loaded = Logits();
+  ASSERT_TRUE(trunk->Decode(6).ok());
+  EXPECT_EQ(Logits(), of_loaded);
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace tokenbutler
