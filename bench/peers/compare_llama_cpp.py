@@ -10,72 +10,13 @@ memory, the bytes read per token differ, and the table shows them. Started by ll
 import argparse
 import json
 import os
-import random
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 import llama_cpp
-
-
-@llama_cpp.llama_log_callback
-def _no_log(_level, _text, _user_data):
-    pass
-
-
-class LlamaCpp:
-    """One llama.cpp context that is prefilled and decoded over and over."""
-
-    def __init__(self, path, num_threads, num_tokens, chunk_tokens):
-        llama_cpp.llama_log_set(_no_log, None)
-        llama_cpp.llama_backend_init()
-        model_params = llama_cpp.llama_model_default_params()
-        model_params.n_gpu_layers = 0
-        self._model = llama_cpp.llama_model_load_from_file(path.encode(), model_params)
-        if not self._model:
-            raise SystemExit(f"llama.cpp cannot load {path}")
-        params = llama_cpp.llama_context_default_params()
-        params.n_ctx = num_tokens
-        params.n_batch = params.n_ubatch = chunk_tokens
-        params.n_threads = params.n_threads_batch = num_threads
-        self._context = llama_cpp.llama_init_from_model(self._model, params)
-        if not self._context:
-            raise SystemExit(f"llama.cpp cannot create a context of {num_tokens} tokens")
-        vocab = llama_cpp.llama_model_get_vocab(self._model)
-        vocab_size = llama_cpp.llama_vocab_n_tokens(vocab)
-        ids = random.Random(1)
-        self._tokens = (llama_cpp.llama_token * num_tokens)(*(ids.randrange(vocab_size) for _ in range(num_tokens)))
-        self._chunk_tokens = chunk_tokens
-        self.max_position = llama_cpp.llama_model_n_ctx_train(self._model)
-
-    def clear(self):
-        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self._context), False)
-
-    def _run(self, start, count):
-        pointer = type(self._tokens)._type_
-        tokens = (pointer * count).from_buffer(self._tokens, start * 4)
-        if llama_cpp.llama_decode(self._context, llama_cpp.llama_batch_get_one(tokens, count)) != 0:
-            raise SystemExit("llama_decode failed")
-        llama_cpp.llama_synchronize(self._context)
-
-    def prefill(self, num_tokens):
-        """Seconds for `num_tokens` tokens from position 0."""
-        self.clear()
-        begin = time.perf_counter()
-        for at in range(0, num_tokens, self._chunk_tokens):
-            self._run(at, min(self._chunk_tokens, num_tokens - at))
-        return time.perf_counter() - begin
-
-    def decode(self, start, count):
-        """Seconds of each of `count` steps that follow what is in the cache."""
-        seconds = []
-        for i in range(count):
-            begin = time.perf_counter()
-            self._run(start + i, 1)
-            seconds.append(time.perf_counter() - begin)
-        return seconds
+from llama_context import LlamaCpp
 
 
 def run_ours(options):

@@ -3,6 +3,8 @@
 #
 # usage: bench/peers/llama_cpp.sh MODEL.gguf [--depths 0 4096 8192] [--repeats 5] [--output FILE.json] ...
 #        (options: compare_llama_cpp.py --help)
+#        bench/peers/llama_cpp.sh --sparse MODEL.gguf [--depths 4096 8192 16384] [--output FILE.json] ...
+#        (decode against context, ours with sparse attention; options: compare_sparse.py --help)
 #
 # The first run builds llama-cpp-python from source (about ten minutes on two cores) into its own
 # environment, $TOKENBUTLER_CACHE/peers/llama-cpp; TOKENBUTLER_LLAMA_VENV names another one.
@@ -12,6 +14,11 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 cache=${TOKENBUTLER_CACHE:-$HOME/.cache/tokenbutler}
 venv=${TOKENBUTLER_LLAMA_VENV:-$cache/peers/llama-cpp}
 version=0.3.36
+program=compare_llama_cpp.py
+if [[ ${1:-} == --sparse ]]; then
+  program=compare_sparse.py
+  shift
+fi
 
 if ! "$venv/bin/python" -c "import llama_cpp; assert llama_cpp.__version__ == '$version'" 2>/dev/null; then
   echo "llama_cpp.sh: building llama-cpp-python $version into $venv" >&2
@@ -25,5 +32,5 @@ if [[ ! -x $root/build/cpu-release/bench/tokenbutler-bench ]]; then
     "run cmake --preset cpu-release && cmake --build --preset cpu-release" >&2
   exit 1
 fi
-exec "$venv/bin/python" "$root/bench/peers/compare_llama_cpp.py" \
+exec "$venv/bin/python" "$root/bench/peers/$program" \
   --bench "$root/build/cpu-release/bench/tokenbutler-bench" "$@"
