@@ -1,0 +1,273 @@
+#!/usr/bin/env python3
+"""Draws the measurements of `tokenbutler-bench decode` and `quality`, and writes their tables into a page.
+
+  plot.py --decode decode-*.json --quality quality-*.json --images docs/images --page docs/performance.md
+
+Images: decode_vs_context.png (time per token against the context, for each setting, with dense and the floor that
+the memory's measured bandwidth allows) and frontier.png (divergence from dense against time per token at one
+depth). Tables go between the page's markers `<!-- measured: NAME -->` and `<!-- end -->`, NAME being decode,
+quality, link or peers. Settings of the two measurements are joined by name: a row of speed carries the divergence that the same
+setting had, of the same model if it was measured, else of the one that was.
+Needs matplotlib (bench/requirements.txt) unless --images is left out.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import sys
+
+
+def load(paths):
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
+def short_name(result):
+    """smollm2-135m-instruct of SmolLM2-135M-Instruct.Q4_1.gguf."""
+    return re.sub(r"(\.Q\w+)?\.gguf$", "", result["model"]).lower()
+
+
+def label(row, budgets):
+    """A setting's name, with its budget when several were measured."""
+    return row["setting"] if len(budgets) == 1 or row["setting"] == "dense" else f"{row['setting']} ({row['token_budget']})"
+
+
+def budgets_of(result):
+    return {row["token_budget"] for row in result["rows"] if row["setting"] != "dense"}
+
+
+def depth_name(tokens):
+    return f"{tokens // 1024}K" if tokens % 1024 == 0 else str(tokens)
+
+
+class Divergences:
+    """What `quality` measured, by model and setting; at the smallest budget that it tried."""
+
+    def __init__(self, results):
+        self._of = {}
+        for result in results:
+            rows = self._of.setdefault(short_name(result), {})
+            for row in sorted(result["rows"], key=lambda row: row["token_budget"]):
+                rows.setdefault(row["setting"], row)
+
+    def find(self, result, setting):
+        """(row or None, whether it is of another model)"""
+        own = self._of.get(short_name(result), {})
+        if setting in own:
+            return own[setting], False
+        for rows in self._of.values():
+            if setting in rows:
+                return rows[setting], True
+        return None, False
+
+    def cell(self, result, setting):
+        if setting == "dense":
+            return "0"
+        row, is_other = self.find(result, setting)
+        if row is None:
+            return "not measured"
+        return f"{row['mean_kl']:.4f}{'*' if is_other else ''}"
+
+
+def machine_line(result):
+    facts = [result["cpu"], f"{result['threads']} threads", result["kernel_target"], result["dtype"]]
+    if "date" in result:
+        facts.insert(0, result["date"])
+    if "commit" in result:
+        facts.append(f"commit {result['commit']}")
+    return ", ".join(facts)
+
+
+def markdown_table(header, rows):
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def milliseconds(value):
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def decode_table(result, divergences, depths):
+    budgets = budgets_of(result)
+    rows = []
+    for row in result["rows"]:
+        if row["depth"] not in depths:
+            continue
+        rows.append([depth_name(row["depth"]), label(row, budgets), milliseconds(row["ms_per_token"]),
+                     milliseconds(row["p99_step_ms"]), f"{row['speedup']:.2f}", milliseconds(row["floor_ms"]),
+                     f"{row['over_floor']:.2f}", f"{row['attended_tokens']:.0f}", f"{row['scan_fraction']:.3g}",
+                     divergences.cell(result, row["setting"])])
+    first = result["rows"][0]
+    text = (f"**{short_name(result)}** ({machine_line(result)}). Memory read at {first['read_gb_s']:.0f} GB/s, rows gathered "
+            f"at {result['rows'][-1]['gather_gb_s']:.0f} GB/s; budget {', '.join(map(str, sorted(budgets)))}; "
+            f"RoPE scaling beyond the model's context: {result['rope_scaling']}.\n\n")
+    return text + markdown_table(
+        ["context", "setting", "ms a token", "p99 step, ms", "x dense", "floor, ms", "/ floor", "attended",
+         "share of sub-blocks read", "KL to dense"], rows)
+
+
+def quality_table(result):
+    rows = []
+    for row in sorted(result["rows"], key=lambda row: row["mean_kl"]):
+        over_exact = "-" if row["over_exact"] is None else f"{row['over_exact']:.2f}"
+        recall = "-" if row["mass_recall"] is None else f"{row['mass_recall']:.3f}"
+        rows.append([row["setting"] + (" †" if row["own_prefill"] else ""), str(row["token_budget"]),
+                     f"{row['mean_kl']:.4f}", f"{row['kl_low']:.4f} to {row['kl_high']:.4f}", over_exact,
+                     f"{100 * row['same_top']:.1f} %", f"{row['perplexity_ratio']:.4f}", recall,
+                     str(row["documents"])])
+    text = (f"**{short_name(result)}** ({machine_line(result)}), {result['context_len']} tokens of context, the last "
+            f"{result['scored_tokens']} scored, sink {result['sink_tokens']}, local window {result['local_window']}.\n\n")
+    text += markdown_table(["setting", "budget", "KL to dense", "95 %", "/ exact", "same top token", "perplexity / dense",
+                            "mass recalled", "texts"], rows)
+    if any(row["own_prefill"] for row in result["rows"]):
+        text += "\n\n† chooses by the prompt's queries: had a prefill of its own."
+    return text
+
+
+def link_table(result):
+    rows = []
+    for row in result["rows"]:
+        rows.append([row["setting"], row["misses"], str(row["token_budget"]), f"{100 * row['hit_rate']:.1f} %",
+                     f"{100 * row['sent_ahead']:.0f} %", f"{row['kb_per_token']:.0f}", f"{row['own_stall_ms']:.2f}",
+                     f"{row['modelled_mb']:.1f}", f"{row['modelled_link_ms']:.2f}", f"{row['modelled_stall_ms']:.2f}",
+                     f"{100 * row['modelled_stall_share']:.1f} %", f"{row['mean_kl']:.4f}"])
+    text = (f"**{short_name(result)}** ({machine_line(result)}), {result['context_len']} tokens of context, the last "
+            f"{result['decoded_tokens']} decoded, {result['rows'][0]['documents']} texts. *Modelled*: {result['modelled']}.\n\n")
+    return text + markdown_table(
+        ["setting", "misses", "budget", "hits", "sent ahead", "KB a token, this model", "stall here, ms", "*modelled* MB a token",
+         "*modelled* link, ms", "*modelled* stall, ms", "*modelled* stall / step", "KL to dense"], rows)
+
+
+def peers_table(result):
+    settings = [name[:-3] for name in result["rows"][0] if name.endswith("_ms") and name != "llama_ms"]
+    rows = []
+    for row in result["rows"]:
+        cells = [depth_name(row["depth"]), milliseconds(row["llama_ms"]) + (" (extrapolated)" if row["llama"] != "measured" else "")]
+        for setting in settings:
+            cells += [milliseconds(row[f"{setting}_ms"]), f"{row[f'llama_over_{setting}']:.1f}"]
+        rows.append(cells)
+    header = ["context", "llama.cpp, ms"]
+    for setting in settings:
+        header += [f"{setting}, ms", "llama.cpp / " + setting]
+    text = (f"**{short_name(result)}** ({result['cpu']}, {result['threads']} threads), llama-cpp-python {result['llama_cpp_python']}, "
+            f"f16 KV cache, a file of {result['llama_file_bytes'] / 1e6:.0f} MB; ours {result['ours_dtype']}, "
+            f"{result['ours_weight_bytes'] / 1e6:.0f} MB of weights, budget {result['token_budget']}.\n\n")
+    return text + markdown_table(header, rows)
+
+
+def replace_between_markers(page, name, text):
+    pattern = re.compile(rf"(<!-- measured: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+    changed, count = pattern.subn(lambda match: match[1] + text + "\n" + match[2], page)
+    if count != 1:
+        raise SystemExit(f"the page has {count} places '<!-- measured: {name} --> ... <!-- end -->', must have 1")
+    return changed
+
+
+STYLES = {"dense": "k-o", "quality": "C0-o", "fast": "C3-o"}
+
+
+def draw_decode(pyplot, results, path):
+    figure, axes = pyplot.subplots(1, len(results), figsize=(7.5 * len(results), 6), squeeze=False)
+    for axis, result in zip(axes[0], results):
+        budgets = budgets_of(result)
+        curves = {}
+        for row in result["rows"]:
+            curves.setdefault(label(row, budgets), []).append(row)
+        for name, rows in curves.items():
+            rows.sort(key=lambda row: row["depth"])
+            depths = [row["depth"] for row in rows]
+            style = STYLES.get(rows[0]["setting"], "--")
+            line, = axis.plot(depths, [row["ms_per_token"] for row in rows], style, label=name, markersize=4)
+            if rows[0]["setting"] in STYLES:
+                axis.plot(depths, [row["floor_ms"] for row in rows], ":", color=line.get_color(), label=f"{name}: floor")
+        axis.set(xscale="log", yscale="log", xlabel="tokens in the KV cache", ylabel="ms per token",
+                 title=f"{short_name(result)}\n{machine_line(result)}")
+        ticks = sorted({row["depth"] for row in result["rows"]})
+        axis.set_xticks(ticks, [depth_name(depth) for depth in ticks])
+        axis.minorticks_off()
+        axis.grid(True, alpha=0.3)
+        axis.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def draw_frontier(pyplot, results, divergences, depth, path):
+    figure, axes = pyplot.subplots(1, len(results), figsize=(7.5 * len(results), 6), squeeze=False)
+    for axis, result in zip(axes[0], results):
+        budgets = budgets_of(result)
+        for row in result["rows"]:
+            if row["depth"] != depth:
+                continue
+            if row["setting"] == "dense":
+                axis.axvline(row["ms_per_token"], color="k", label="dense")
+                continue
+            quality, is_other = divergences.find(result, row["setting"])
+            if quality is None:
+                continue
+            kl = quality["mean_kl"]
+            error = [[max(kl - quality["kl_low"], 0)], [max(quality["kl_high"] - kl, 0)]]
+            axis.errorbar(row["ms_per_token"], kl, yerr=error, fmt="s" if is_other else "o", capsize=2)
+            axis.annotate(label(row, budgets), (row["ms_per_token"], kl), textcoords="offset points", xytext=(5, 4), fontsize=7)
+        axis.set(xscale="log", yscale="log", xlabel=f"ms per token at {depth_name(depth)}", ylabel="mean KL to dense, nats",
+                 title=f"{short_name(result)}\n{machine_line(result)}")
+        axis.grid(True, which="both", alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def draw(results, divergences, depth, folder):
+    import matplotlib  # pylint: disable=import-outside-toplevel
+    matplotlib.use("Agg")
+    from matplotlib import pyplot  # pylint: disable=import-outside-toplevel
+    folder.mkdir(parents=True, exist_ok=True)
+    draw_decode(pyplot, results, folder / "decode_vs_context.png")
+    draw_frontier(pyplot, results, divergences, depth, folder / "frontier.png")
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--decode", type=pathlib.Path, nargs="+", required=True, help="results of `decode`, one per model")
+    parser.add_argument("--quality", type=pathlib.Path, nargs="*", default=[], help="results of `quality`")
+    parser.add_argument("--link", type=pathlib.Path, nargs="*", default=[], help="results of `link`")
+    parser.add_argument("--peers", type=pathlib.Path, nargs="*", default=[], help="results of llama_cpp.sh --sparse")
+    parser.add_argument("--images", type=pathlib.Path, help="folder for the images (default: none are drawn)")
+    parser.add_argument("--page", type=pathlib.Path, help="Markdown page that gets the tables (default: printed)")
+    parser.add_argument("--depths", type=int, nargs="+", default=[4096, 32768, 262144], help="rows of the table")
+    parser.add_argument("--frontier-depth", type=int, default=262144)
+    return parser.parse_args()
+
+
+def main():
+    options = parse_options()
+    results, qualities = load(options.decode), load(options.quality)
+    divergences = Divergences(qualities)
+    tables = {"decode": "\n\n".join(decode_table(result, divergences, options.depths) for result in results)}
+    if any(divergences.find(result, row["setting"])[1] for result in results for row in result["rows"]):
+        tables["decode"] += "\n\n\\* measured on the other model."
+    if qualities:
+        tables["quality"] = "\n\n".join(quality_table(result) for result in qualities)
+    if options.link:
+        tables["link"] = "\n\n".join(map(link_table, load(options.link)))
+    if options.peers:
+        tables["peers"] = "\n\n".join(map(peers_table, load(options.peers)))
+    if options.page and options.images:
+        folder = os.path.relpath(options.images, options.page.parent)
+        tables["decode"] = f"![Time per token against the context]({folder}/decode_vs_context.png)\n\n{tables['decode']}"
+        if qualities:
+            tables["quality"] = f"![Divergence against time per token]({folder}/frontier.png)\n\n{tables['quality']}"
+    if options.images:
+        draw(results, divergences, options.frontier_depth, options.images)
+    if options.page:
+        page = options.page.read_text(encoding="utf-8")
+        for name, text in tables.items():
+            page = replace_between_markers(page, name, text)
+        options.page.write_text(page, encoding="utf-8")
+    else:
+        print("\n\n".join(tables.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
