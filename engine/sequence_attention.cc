@@ -35,7 +35,8 @@ SequenceAttention::SequenceAttention(const AttentionParams& params,
       selector_(std::move(selector)),
       resident_(std::move(resident)),
       lse_(static_cast<size_t>(resources.config->num_layers) * num_heads_),
-      has_lse_(static_cast<size_t>(resources.config->num_layers)) {}
+      has_lse_(static_cast<size_t>(resources.config->num_layers)),
+      prefetched_(has_lse_.size()) {}
 
 absl::StatusOr<std::unique_ptr<SequenceAttention>> SequenceAttention::Fork() const {
   ASSIGN_OR_RETURN(std::unique_ptr<ResidentTokens> resident, resident_->Fork());
@@ -100,7 +101,10 @@ void SequenceAttention::PredictAhead(LayerContext context, const float* residual
   const absl::Time start = absl::Now();
   selector_->OnHidden(context, residual, normed);
   for (int l = context.layer; l < resources_.config->num_layers; ++l) {
-    if (const TokenSelection* early = selector_->Early(l)) resident_->Prefetch(l, *early);
+    const TokenSelection* early = selector_->Early(l);
+    // The choice stays until its layer runs: it is sent once.
+    if (early != nullptr && prefetched_[l] == 0) resident_->Prefetch(l, *early);
+    prefetched_[l] = early != nullptr ? 1 : 0;
   }
   stats_.predictor += absl::Now() - start;
 }
@@ -109,6 +113,7 @@ void SequenceAttention::Select(LayerContext context, const float* query, int win
   const bool is_dense_layer = window > 0 || selector_->IsDenseLayer(context.layer) ||
                               (context.layer == 0 && params_.dense_first_layer);
   stand_in_ = {};
+  prefetched_[context.layer] = 0;
   const bool holds_all = context.context_len <= params_.token_budget;
   is_sparse_ = !is_dense_layer && (!holds_all || selector_->WantsWeights());
   const int num_kv_heads = context.layout->num_kv_heads;

@@ -98,8 +98,9 @@ class SequenceAttention : public SequenceState {
   absl::Span<std::byte* const> stand_in_;
   TokenSelection selection_;
   ResidentView view_;
-  std::vector<float> lse_;        // [num_layers, num_heads]
-  std::vector<uint8_t> has_lse_;  // [num_layers]
+  std::vector<float> lse_;           // [num_layers, num_heads]
+  std::vector<uint8_t> has_lse_;     // [num_layers]
+  std::vector<uint8_t> prefetched_;  // [num_layers] 1: the early choice for it is on its way
   std::vector<float> weights_;
   std::vector<float*> weight_rows_;
   int sink_shift_ = 0;
