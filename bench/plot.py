@@ -104,7 +104,7 @@ def decode_table(result, divergences, depths):
             f"RoPE scaling beyond the model's context: {result['rope_scaling']}.\n\n")
     return text + markdown_table(
         ["context", "setting", "ms a token", "p99 step, ms", "x dense", "floor, ms", "/ floor", "attended",
-         "share of sub-blocks read", "KL to dense"], rows)
+         "share of blocks read", "KL to dense"], rows)
 
 
 def quality_table(result):

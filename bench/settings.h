@@ -25,7 +25,7 @@ struct TokenCounts {
 // together. Written as
 //   NAME[:OPTION=VALUE[,OPTION=VALUE...]]
 // NAME: a policy, or a named setting (NamedSettings). Options: interval, candidates (a number of
-// tokens or a share of the context: 1/8), scan (share of the sub-blocks: 1/4), query, keys,
+// tokens or a share of the context: 1/8), scan (share of the blocks: 1/4), query, keys,
 // neighbours, top_p, dense_first_layer (0, 1), misses, sink, local (tokens instead of the
 // benchmark's).
 struct Setting {

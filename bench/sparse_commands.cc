@@ -15,7 +15,7 @@ std::string SettingsHelp() {
   }
   return help +
          ". Options: interval, candidates (tokens, or a share of the context: 1/8), scan (share "
-         "of the sub-blocks that a scan reads: 1/4), query, keys, neighbours, top_p, "
+         "of the blocks that a scan reads: 1/4), query, keys, neighbours, top_p, "
          "dense_first_layer, misses, sink, local";
 }
 
@@ -29,7 +29,7 @@ void AddChoice(CLI::App* command, SettingOptions* choice) {
   command->add_option("--candidates", choice->sweep.candidates,
                       "The same with these numbers, or shares (1/8) of the context");
   command->add_option("--scan-fractions", choice->sweep.scan_fractions,
-                      "The same with these shares of the sub-blocks");
+                      "The same with these shares of the blocks");
   command->add_option("--budgets", choice->token_budgets, "Tokens attended to per KV head")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);

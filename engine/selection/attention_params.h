@@ -51,7 +51,7 @@ struct AttentionParams {
   float top_p = 1;              // stop choosing at this share of the predicted mass
   QuerySource query = QuerySource::kReal;
   KeyFormat keys = KeyFormat::kBits2;
-  // Share of the sub-blocks of 16 tokens whose keys a scan reads, the best by mean and deviation.
+  // Share of the blocks whose low-bit keys a scan reads: those whose scales and zeros promise most.
   // (0, 1]; 1: all.
   float scan_fraction = 1;
   bool dense_first_layer = false;  // layer 0 attends to all tokens (the published method)

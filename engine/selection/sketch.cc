@@ -97,7 +97,7 @@ class SketchScanner : public KeyScanner {
     SketchScan({.layout = sketch_,
                 .group_size = context.group_size,
                 .softmax_scale = context.softmax_scale,
-                .scan_fraction = scan_fraction_,
+                .block_fraction = scan_fraction_,
                 .heads = absl::MakeSpan(scans_),
                 .workspace = workspace_.Reserve(SketchScanWorkspaceBytes(scans_))},
                *context.pool);
