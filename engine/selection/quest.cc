@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "base/status_details.h"
 #include "engine/kernels/page_bounds.h"
 #include "engine/kernels/top_k.h"
+#include "engine/selection/attended_ranges.h"
 
 namespace tokenbutler {
 namespace {
@@ -16,13 +16,18 @@ constexpr int kNumDenseLayers = 2;
 constexpr int kMinPages = 3;
 constexpr int kTopKScratch = 16;
 
+int PagesFor(int num_tokens) { return (num_tokens + kPageTokens - 1) / kPageTokens; }
+
 // Bounds lie in the state records, page by page: [block_size / kPageTokens][2][head_dim].
 size_t PageBytes(const KvLayout& layout) { return 2 * layout.row_bytes(); }
 
 class QuestSelector : public TokenSelector {
  public:
-  QuestSelector(int num_pages, int num_layers)
-      : num_pages_(num_pages), num_bounded_(static_cast<size_t>(num_layers)) {}
+  QuestSelector(const AttentionParams& params, int num_layers)
+      : num_pages_(params.token_budget / kPageTokens),
+        num_sink_pages_(PagesFor(params.sink_tokens)),
+        local_window_(params.local_window),
+        num_bounded_(static_cast<size_t>(num_layers)) {}
 
   std::unique_ptr<TokenSelector> Clone() const override {
     return std::make_unique<QuestSelector>(*this);
@@ -38,28 +43,30 @@ class QuestSelector : public TokenSelector {
     const int last_page = (context.context_len - 1) / kPageTokens;
     ScorePages(context, query, last_page);
     const int num_kv_heads = context.layout->num_kv_heads;
-    const int num_ranked = std::min(num_pages_ - 1, last_page);
+    // Pages [first, local) are chosen from, all others are attended in any case.
+    const int first = std::min(num_sink_pages_, last_page);
+    const int local = std::max((context.context_len - local_window_) / kPageTokens, first);
+    const int num_fixed = first + last_page + 1 - local;
+    const int num_ranked = std::clamp(num_pages_ - num_fixed, 0, local - first);
     selection->Reset(num_kv_heads, num_pages_ * kPageTokens);
     const size_t room = static_cast<size_t>(num_ranked) + kTopKScratch;
     pages_.resize(num_kv_heads * room);
     context.pool->ParallelFor(num_kv_heads, [&](int h) {
       const float* scores = scores_.data() + static_cast<size_t>(h) * last_page;
       int32_t* pages = pages_.data() + h * room;
-      const int num_chosen = TopK(scores, last_page, num_ranked, pages);
+      const int num_chosen = TopK(scores + first, local - first, num_ranked, pages);
+      AddAlways(0, first * kPageTokens, h, selection);
       for (int i = 0; i < num_chosen; ++i) {
-        AddTokens(pages[i] * kPageTokens, (pages[i] + 1) * kPageTokens, scores[pages[i]], h,
-                  selection);
+        const int page = first + pages[i];
+        for (int t = page * kPageTokens; t < (page + 1) * kPageTokens; ++t) {
+          selection->Add(h, t, scores[page]);
+        }
       }
-      AddTokens(last_page * kPageTokens, context.context_len,
-                std::numeric_limits<float>::infinity(), h, selection);
+      AddAlways(local * kPageTokens, context.context_len, h, selection);
     });
   }
 
  private:
-  static void AddTokens(int begin, int end, float score, int kv_head, TokenSelection* selection) {
-    for (int t = begin; t < end; ++t) selection->Add(kv_head, t, score);
-  }
-
   // Brings the bounds of the layer's full pages up to date.
   void WriteBounds(const LayerContext& context) {
     int& num_bounded = num_bounded_[context.layer];
@@ -107,7 +114,8 @@ class QuestSelector : public TokenSelector {
                *context.pool);
   }
 
-  int num_pages_;                 // attended per step
+  int num_pages_;  // attended per step
+  int num_sink_pages_, local_window_;
   std::vector<int> num_bounded_;  // [num_layers] pages whose bounds are written
   // Working memory.
   std::vector<PageScoresParams::Head> heads_;
@@ -121,11 +129,14 @@ size_t RecordBytes(const AttentionParams&, const SelectionResources& resources) 
 }
 
 absl::Status Check(const AttentionParams& params, const SelectionResources& resources) {
-  if (params.token_budget < kMinPages * kPageTokens) {
+  // A window of w tokens touches at most PagesFor(w - 1) + 1 pages.
+  const int num_fixed = PagesFor(params.sink_tokens) + PagesFor(params.local_window - 1) + 1;
+  const int least = std::max(kMinPages, num_fixed) * kPageTokens;
+  if (params.token_budget < least) {
     return WithField(
         InvalidArgumentError("attention.token_budget is {}, policy \"quest\" needs at least {}: {} "
-                             "pages of {} tokens",
-                             params.token_budget, kMinPages * kPageTokens, kMinPages, kPageTokens),
+                             "pages of {} tokens, and those of sink_tokens and local_window",
+                             params.token_budget, least, kMinPages, kPageTokens),
         "attention.token_budget");
   }
   const KvLayout& layout = resources.layout;
@@ -141,8 +152,7 @@ absl::Status Check(const AttentionParams& params, const SelectionResources& reso
 
 absl::StatusOr<std::unique_ptr<TokenSelector>> Create(const AttentionParams& params,
                                                       const SelectionResources& resources) {
-  return std::make_unique<QuestSelector>(params.token_budget / kPageTokens,
-                                         resources.config->num_layers);
+  return std::make_unique<QuestSelector>(params, resources.config->num_layers);
 }
 
 }  // namespace

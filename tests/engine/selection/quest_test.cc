@@ -43,6 +43,12 @@ std::vector<int> QuestTokens(const FakeSequence& sequence, int layer, int kv_hea
     }
     scores.push_back(best);
   }
+  const AttentionParams& params = sequence.params();
+  for (int page = 0; page < last_page; ++page) {
+    const bool has_sink = 16 * page < params.sink_tokens;
+    const bool has_local = 16 * page + 15 >= n - params.local_window;
+    if (has_sink || has_local) scores[page] = std::numeric_limits<double>::infinity();
+  }
   std::vector<int> pages(last_page);
   std::iota(pages.begin(), pages.end(), 0);
   std::stable_sort(pages.begin(), pages.end(), [&](int a, int b) { return scores[a] > scores[b]; });
@@ -85,6 +91,27 @@ TEST_P(QuestTest, ChoosesAsPublished) {
   }
 }
 
+TEST(QuestRuleTest, PagesOfSinkAndWindowAreOptional) {
+  for (const auto& [sink, local] : {std::pair{1, 1}, {16, 1}, {17, 40}, {0, 33}, {40, 65}}) {
+    SCOPED_TRACE(testing::Message() << sink << " sink tokens, window " << local);
+    AttentionParams params = Params(150);
+    params.sink_tokens = sink;
+    params.local_window = local;
+    FakeSequence sequence({.num_layers = 3}, params, 400);
+    const auto selector = sequence.NewSelector();
+    ASSERT_NE(selector, nullptr);
+    sequence.Prefill(selector.get(), 170, 50);
+    for (int step = 0; step < 40; ++step) {
+      const TokenSelection selection = sequence.Decode(selector.get())[2];
+      ExpectWellFormed(selection, 2, sequence.length(), 150);
+      for (int h = 0; h < 2; ++h) {
+        const auto tokens = selection.tokens_of(h);
+        ASSERT_EQ(std::vector<int>(tokens.begin(), tokens.end()), QuestTokens(sequence, 2, h, 150));
+      }
+    }
+  }
+}
+
 TEST(QuestRuleTest, BoundsFollowASecondPromptAndStepsThatNeededNoChoice) {
   FakeSequence sequence({.num_layers = 3}, Params(96), 400);
   const auto selector = sequence.NewSelector();
@@ -119,6 +146,13 @@ TEST(QuestRuleTest, RefusesWhatItCannotDo) {
   SelectionResources resources = sequence.resources();
   EXPECT_TRUE(CheckPolicy(Params(48), resources).ok());
   EXPECT_EQ(CheckPolicy(Params(47), resources).code(), absl::StatusCode::kInvalidArgument);
+  AttentionParams params = Params(160);
+  params.sink_tokens = 17;
+  params.local_window = 97;  // two pages of sink tokens, seven of the window
+  params.token_budget = 143;
+  EXPECT_EQ(CheckPolicy(params, resources).code(), absl::StatusCode::kInvalidArgument);
+  params.token_budget = 144;
+  EXPECT_TRUE(CheckPolicy(params, resources).ok());
   resources.layout.block_size = 40;
   EXPECT_EQ(CheckPolicy(Params(48), resources).code(), absl::StatusCode::kInvalidArgument);
 }
