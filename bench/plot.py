@@ -69,6 +69,12 @@ class Divergences:
             return "not measured"
         return f"{row['mean_kl']:.4f}{'*' if is_other else ''}"
 
+    def recall_cell(self, result, setting):
+        row, is_other = self.find(result, setting)
+        if row is None or row["mass_recall"] is None:
+            return "-"
+        return f"{row['mass_recall']:.3f}{'*' if is_other else ''}"
+
 
 def machine_line(result):
     facts = [result["cpu"], f"{result['threads']} threads", result["kernel_target"], result["dtype"]]
@@ -97,14 +103,14 @@ def decode_table(result, divergences, depths):
         rows.append([depth_name(row["depth"]), label(row, budgets), milliseconds(row["ms_per_token"]),
                      milliseconds(row["p99_step_ms"]), f"{row['speedup']:.2f}", milliseconds(row["floor_ms"]),
                      f"{row['over_floor']:.2f}", f"{row['attended_tokens']:.0f}", f"{row['scan_fraction']:.3g}",
-                     divergences.cell(result, row["setting"])])
+                     divergences.recall_cell(result, row["setting"]), divergences.cell(result, row["setting"])])
     first = result["rows"][0]
     text = (f"**{short_name(result)}** ({machine_line(result)}). Memory read at {first['read_gb_s']:.0f} GB/s, rows gathered "
             f"at {result['rows'][-1]['gather_gb_s']:.0f} GB/s; budget {', '.join(map(str, sorted(budgets)))}; "
             f"RoPE scaling beyond the model's context: {result['rope_scaling']}.\n\n")
     return text + markdown_table(
         ["context", "setting", "ms a token", "p99 step, ms", "x dense", "floor, ms", "/ floor", "attended",
-         "share of blocks read", "KL to dense"], rows)
+         "share of blocks read", "mass recalled on text", "KL to dense on text"], rows)
 
 
 def quality_table(result):
