@@ -1,5 +1,6 @@
 #include "bench/cold_memory.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -12,6 +13,7 @@ namespace {
 constexpr size_t kTaskBytes = size_t{4} << 20;
 constexpr size_t kStreams = 4;  // read side by side, as the kernels do
 constexpr size_t kPrefetchBytes = 4096;
+constexpr size_t kMostGathered = size_t{32} << 20;  // takes long enough to be timed
 
 // The exclusive or of all words, [bytes] a multiple of kStreams * 64.
 uint64_t ReadAll(const std::byte* data, size_t bytes) {
@@ -32,23 +34,28 @@ uint64_t ReadAll(const std::byte* data, size_t bytes) {
   return result;
 }
 
-// The exclusive or of all words of the rows.
-uint64_t ReadRows(const std::byte* data, size_t row_bytes, const std::vector<uint32_t>& rows) {
+// The exclusive or of all words of the rows of `keys` and the same rows of `values`.
+uint64_t ReadRows(const std::byte* keys, const std::byte* values, size_t row_bytes,
+                  const std::vector<uint32_t>& rows) {
   using Words = uint64_t __attribute__((vector_size(64)));
   constexpr size_t kPrefetchRows = 64;
-  Words mix = {};
+  Words mix[2] = {};
   for (size_t i = 0; i < rows.size(); ++i) {
     if (i + kPrefetchRows < rows.size()) {
-      const std::byte* next = data + rows[i + kPrefetchRows] * row_bytes;
-      for (size_t at = 0; at < row_bytes; at += sizeof(Words)) __builtin_prefetch(next + at);
+      const size_t next = rows[i + kPrefetchRows] * row_bytes;
+      for (size_t at = next; at < next + row_bytes; at += sizeof(Words)) {
+        __builtin_prefetch(keys + at);
+        __builtin_prefetch(values + at);
+      }
     }
-    const std::byte* row = data + rows[i] * row_bytes;
-    for (size_t at = 0; at < row_bytes; at += sizeof(Words)) {
-      mix ^= *reinterpret_cast<const Words*>(row + at);
+    const size_t row = rows[i] * row_bytes;
+    for (size_t at = row; at < row + row_bytes; at += sizeof(Words)) {
+      mix[0] ^= *reinterpret_cast<const Words*>(keys + at);
+      mix[1] ^= *reinterpret_cast<const Words*>(values + at);
     }
   }
   uint64_t result = 0;
-  for (size_t i = 0; i < 8; ++i) result ^= mix[i];
+  for (size_t i = 0; i < 8; ++i) result ^= mix[0][i] ^ mix[1][i];
   return result;
 }
 
@@ -89,19 +96,22 @@ double BandwidthProbe::MeasureGather(size_t row_bytes, int rows_per_list, int sp
     }
     offsets_spacing_ = spacing;
   }
-  const size_t list_bytes = row_bytes * rows_per_list * spacing;
-  const int num_lists = static_cast<int>(memory_.size() / list_bytes);
+  const size_t region_bytes = row_bytes * rows_per_list * spacing;  // a list's keys, or its values
+  const size_t read_bytes = 2 * row_bytes * rows_per_list;
+  const int num_lists = static_cast<int>(
+      std::min(memory_.size() / (2 * region_bytes), kMostGathered / read_bytes + 1));
   std::atomic<uint64_t> mix{0};
   const double start = NowSeconds();
   {
     ComputePool::StepScope step(pool_);
     pool_.ParallelFor(num_lists, [&](int list) {
-      mix ^= ReadRows(memory_.data() + list * list_bytes, row_bytes, offsets_);
+      const std::byte* keys = memory_.data() + 2 * list * region_bytes;
+      mix ^= ReadRows(keys, keys + region_bytes, row_bytes, offsets_);
     });
   }
   const double seconds = NowSeconds() - start;
   sink_ ^= mix.load();
-  return static_cast<double>(row_bytes) * rows_per_list * num_lists / seconds;
+  return static_cast<double>(read_bytes) * num_lists / seconds;
 }
 
 }  // namespace tokenbutler

@@ -24,9 +24,10 @@ class BandwidthProbe {
   double Measure();
 
   // Reads `rows_per_list` rows of `row_bytes` at random places, one in `spacing` rows, in ascending
-  // order, each thread a list of its own: what attention to chosen tokens does. Bytes per second.
-  // Call it after Measure(), which leaves none of the rows in a cache. REQUIRES: row_bytes is a
-  // multiple of 64, and the list's rows fit into the memory.
+  // order, and the same rows of a second region, each thread lists of its own: what attention does
+  // with the keys and values of chosen tokens. Bytes per second. Call it after Measure(), which
+  // leaves none of the rows in a cache. REQUIRES: row_bytes is a multiple of 64, and the rows of
+  // one list fit into half of the memory.
   double MeasureGather(size_t row_bytes, int rows_per_list, int spacing);
 
  private:

@@ -12,6 +12,7 @@ Needs matplotlib (bench/requirements.txt) unless --images is left out.
 """
 
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -171,6 +172,7 @@ def replace_between_markers(page, name, text):
 
 
 STYLES = {"dense": "k-o", "quality": "C0-o", "fast": "C3-o"}
+OTHER_COLOURS = ["C1", "C2", "C4", "C5", "C6", "C7", "C8", "C9", "olive", "navy", "teal", "salmon"]
 
 
 def draw_decode(pyplot, results, path):
@@ -180,11 +182,13 @@ def draw_decode(pyplot, results, path):
         curves = {}
         for row in result["rows"]:
             curves.setdefault(label(row, budgets), []).append(row)
+        colours = itertools.cycle(OTHER_COLOURS)
         for name, rows in curves.items():
             rows.sort(key=lambda row: row["depth"])
             depths = [row["depth"] for row in rows]
-            style = STYLES.get(rows[0]["setting"], "--")
-            line, = axis.plot(depths, [row["ms_per_token"] for row in rows], style, label=name, markersize=4)
+            style = [STYLES[rows[0]["setting"]]] if rows[0]["setting"] in STYLES else ["--"]
+            colour = {} if rows[0]["setting"] in STYLES else {"color": next(colours)}
+            line, = axis.plot(depths, [row["ms_per_token"] for row in rows], *style, label=name, markersize=4, **colour)
             if rows[0]["setting"] in STYLES:
                 axis.plot(depths, [row["floor_ms"] for row in rows], ":", color=line.get_color(), label=f"{name}: floor")
         axis.set(xscale="log", yscale="log", xlabel="tokens in the KV cache", ylabel="ms per token",
@@ -193,7 +197,7 @@ def draw_decode(pyplot, results, path):
         axis.set_xticks(ticks, [depth_name(depth) for depth in ticks])
         axis.minorticks_off()
         axis.grid(True, alpha=0.3)
-        axis.legend(fontsize=7)
+        axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
@@ -203,11 +207,13 @@ def draw_frontier(pyplot, results, divergences, depth, path):
     figure, axes = pyplot.subplots(1, len(results), figsize=(7.5 * len(results), 6), squeeze=False)
     for axis, result in zip(axes[0], results):
         budgets = budgets_of(result)
+        depths = {row["depth"] for row in result["rows"]}
+        shown = depth if depth in depths else max(depths)
         for row in result["rows"]:
-            if row["depth"] != depth:
+            if row["depth"] != shown:
                 continue
             if row["setting"] == "dense":
-                axis.axvline(row["ms_per_token"], color="k", label="dense")
+                axis.axvline(row["ms_per_token"], color="k")
                 continue
             quality, is_other = divergences.find(result, row["setting"])
             if quality is None:
@@ -216,7 +222,7 @@ def draw_frontier(pyplot, results, divergences, depth, path):
             error = [[max(kl - quality["kl_low"], 0)], [max(quality["kl_high"] - kl, 0)]]
             axis.errorbar(row["ms_per_token"], kl, yerr=error, fmt="s" if is_other else "o", capsize=2)
             axis.annotate(label(row, budgets), (row["ms_per_token"], kl), textcoords="offset points", xytext=(5, 4), fontsize=7)
-        axis.set(xscale="log", yscale="log", xlabel=f"ms per token at {depth_name(depth)}", ylabel="mean KL to dense, nats",
+        axis.set(xscale="log", yscale="log", xlabel=f"ms per token at {depth_name(shown)} (line: dense)", ylabel="mean KL to dense, nats",
                  title=f"{short_name(result)}\n{machine_line(result)}")
         axis.grid(True, which="both", alpha=0.3)
     figure.tight_layout()
@@ -242,7 +248,7 @@ def parse_options():
     parser.add_argument("--images", type=pathlib.Path, help="folder for the images (default: none are drawn)")
     parser.add_argument("--page", type=pathlib.Path, help="Markdown page that gets the tables (default: printed)")
     parser.add_argument("--depths", type=int, nargs="+", default=[4096, 32768, 262144], help="rows of the table")
-    parser.add_argument("--frontier-depth", type=int, default=262144)
+    parser.add_argument("--frontier-depth", type=int, default=262144, help="or the deepest that was measured")
     return parser.parse_args()
 
 
