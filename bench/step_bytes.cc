@@ -6,15 +6,11 @@
 namespace tokenbutler {
 namespace {
 
-// Of low-bit keys, a staged scan reads scales and statistics of all blocks, codes of some.
+// A staged scan of low-bit keys reads scales and zeros of all blocks, codes of some.
 double SketchBytesPerBlock(const AttentionParams& params, const KvLayout& kv) {
   const SketchLayout sketch = SketchLayoutFor(params, kv);
   const double codes = static_cast<double>(sketch.sub_blocks() * sketch.sub_block_bytes());
-  // A scan of everything has no use for the statistics.
-  if (params.scan_fraction >= 1) {
-    return static_cast<double>(sketch.statistics_offset()) + codes;
-  }
-  return static_cast<double>(sketch.codes_offset()) + params.scan_fraction * codes;
+  return static_cast<double>(sketch.statistics_offset()) + params.scan_fraction * codes;
 }
 
 // The factors' rows of keys and values of one token, which each layer of a group reads anew: ranks

@@ -58,14 +58,14 @@ TEST(StepBytesTest, XkvReadsItsFactorsInEveryLayer) {
   EXPECT_EQ(bytes.gathered, 0);
 }
 
-TEST(StepBytesTest, StagedScansReadAllStatisticsAndSomeCodes) {
+TEST(StepBytesTest, StagedScansReadAllScalesAndSomeCodes) {
   AttentionParams params{.policy = AttentionPolicy::kSketch};
-  // A block of 128 tokens: 2 x 128 bytes of scales and zeros, 384 of statistics, 2048 of codes.
+  // A block of 128 tokens: 2 x 128 bytes of scales and zeros, 2048 of codes.
   EXPECT_EQ(Of(params, 100).streamed, (256.0 + 2048) * 6000);
   params.scan_fraction = 0.25;
-  EXPECT_EQ(Of(params, 100).streamed, (256.0 + 384 + 512) * 6000);
+  EXPECT_EQ(Of(params, 100).streamed, (256.0 + 512) * 6000);
   params.keys = KeyFormat::kBits4;
-  EXPECT_EQ(Of(params, 100).streamed, (256.0 + 384 + 1024) * 6000);
+  EXPECT_EQ(Of(params, 100).streamed, (256.0 + 1024) * 6000);
 }
 
 }  // namespace
