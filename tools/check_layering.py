@@ -45,6 +45,10 @@ LIBRARIES = {
         "headers": r"Eigen/",
         "allowed_in": ["engine/selection/low_rank", "tests/"],
     },
+    "OpenSSL": {
+        "headers": r"openssl/",
+        "allowed_in": ["base/sha256"],
+    },
     "spdlog": {
         "headers": r"spdlog/",
         "allowed_in": ["base/logging"],

@@ -79,12 +79,13 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Parse(absl::Span<const std::byte> bytes) {
   ASSIGN_OR_RETURN(const std::string_view header, TakeHeader(bytes));
-  ASSIGN_OR_RETURN(std::vector<SafetensorsEntry> entries, ParseSafetensorsHeader(header));
+  SafetensorsFile file;
+  ASSIGN_OR_RETURN(std::vector<SafetensorsEntry> entries,
+                   ParseSafetensorsHeader(header, &file.metadata_));
   const absl::Span<const std::byte> data = bytes.subspan(kLengthBytes + header.size());
   RETURN_IF_ERROR(RefuseDuplicates(entries));
   RETURN_IF_ERROR(CheckCoverage(entries, data.size()));
 
-  SafetensorsFile file;
   file.tensors_.reserve(entries.size());
   for (SafetensorsEntry& entry : entries) {
     file.tensors_.push_back({std::move(entry.name), entry.type, std::move(entry.shape),

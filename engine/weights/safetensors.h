@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -59,11 +60,14 @@ class SafetensorsFile {
 
   absl::Span<const SafetensorsTensor> tensors() const { return tensors_; }  // sorted by name
   const SafetensorsTensor* FindTensor(std::string_view name) const;         // null when absent
+  // What __metadata__ holds.
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
  private:
   SafetensorsFile() = default;
 
   std::optional<MappedFile> file_;  // set when opened from a path
+  std::map<std::string, std::string> metadata_;
   std::vector<SafetensorsTensor> tensors_;
 };
 

@@ -68,6 +68,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       case Place::kFields:
         return StartField(name);
       case Place::kMetadata:
+        metadata_key_ = name;
         return true;
       default:
         return Unexpected("a key");
@@ -112,7 +113,10 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool string(string_t& text) override {
-    if (place_ == Place::kMetadata) return true;
+    if (place_ == Place::kMetadata) {
+      if (metadata_.emplace(std::move(metadata_key_), text).second) return true;
+      return Fail(InvalidArgumentError("__metadata__ has a key twice"));
+    }
     if (place_ != Place::kDtype) return Unexpected("a string");
     place_ = Place::kFields;
     for (const TypeEntry& entry : kTypes) {
@@ -142,6 +146,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
   const absl::Status& status() const { return status_; }
   std::vector<SafetensorsEntry> TakeEntries() { return std::move(entries_); }
+  std::map<std::string, std::string> TakeMetadata() { return std::move(metadata_); }
 
  private:
   enum class Place {
@@ -266,6 +271,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   int64_t elements_ = 1;
   SafetensorsEntry tensor_;
   std::vector<SafetensorsEntry> entries_;
+  std::string metadata_key_;
+  std::map<std::string, std::string> metadata_;
   absl::Status status_;
 };
 
@@ -275,7 +282,8 @@ std::string_view SafetensorsTypeName(SafetensorsType type) { return EntryOf(type
 
 int64_t SafetensorsTypeBytes(SafetensorsType type) { return EntryOf(type).bytes; }
 
-absl::StatusOr<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(std::string_view json) {
+absl::StatusOr<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(
+    std::string_view json, std::map<std::string, std::string>* metadata) {
   HeaderReader reader;
   bool parsed = false;
   try {
@@ -285,6 +293,7 @@ absl::StatusOr<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(std::string
   }
   RETURN_IF_ERROR(reader.status());
   if (!parsed) return InvalidArgumentError("the header is not valid JSON");
+  if (metadata != nullptr) *metadata = reader.TakeMetadata();
   return reader.TakeEntries();
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,7 +23,9 @@ struct SafetensorsEntry {
 // bounded by the entries, and only the shape the format allows is accepted:
 //   {"__metadata__": {string: string}, name: {"dtype": .., "shape": [..], "data_offsets": [b, e]}}
 // INVALID_ARGUMENT naming the tensor and the field, UNIMPLEMENTED naming an unknown dtype.
-absl::StatusOr<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(std::string_view json);
+// Writes what __metadata__ holds to `metadata`, unless it is null.
+absl::StatusOr<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(
+    std::string_view json, std::map<std::string, std::string>* metadata = nullptr);
 
 // Bytes of one element.
 int64_t SafetensorsTypeBytes(SafetensorsType type);
