@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "engine/predictor/predictor_file.h"
 #include "engine/sequence_attention.h"
 
 namespace tokenbutler {
@@ -46,6 +47,16 @@ absl::Status StepRunnerOptions::Validate() const {
   if (!(recall_probe_rate >= 0 && recall_probe_rate <= 1)) {
     return InvalidArgumentError("recall_probe_rate is {}, must be in [0, 1]", recall_probe_rate);
   }
+  if (lookahead_layers < 1 || lookahead_layers > 16) {
+    return InvalidArgumentError("lookahead_layers is {}, must be in [1, 16]", lookahead_layers);
+  }
+  if (predictor != nullptr && predictor->kind == PredictorKind::kPca) {
+    return InvalidArgumentError("the predictor is of kind pca, must be tokenbutler or lookahead");
+  }
+  if (pca != nullptr && pca->kind != PredictorKind::kPca) {
+    return InvalidArgumentError("the principal directions are of kind {}, must be pca",
+                                PredictorKindName(pca->kind));
+  }
   return absl::OkStatus();
 }
 
@@ -77,11 +88,21 @@ absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::Create(ModelConfig confi
   RETURN_IF_ERROR(CheckKvLayout(kv_store->layout(), KvLayoutFor(model, compute_dtype)));
   ASSIGN_OR_RETURN(Rope rope, Rope::Create(model.rope, model.head_dim, model.max_position));
   runner->rope_ = std::make_unique<Rope>(std::move(rope));
+  for (const Predictor* predictor : {options.predictor.get(), options.pca.get()}) {
+    if (predictor == nullptr) continue;
+    RETURN_IF_ERROR(CheckArchitecture(*predictor, FingerprintOf(model, *runner->rope_)));
+  }
+  runner->predictor_ = options.predictor;
+  runner->pca_ = options.pca;
   runner->resources_ = {.config = &model,
                         .weights = &runner->weights_,
                         .rope = runner->rope_.get(),
                         .layout = kv_store->layout(),
-                        .recall_probe_rate = options.recall_probe_rate};
+                        .recall_probe_rate = options.recall_probe_rate,
+                        .predictor = options.predictor.get(),
+                        .no_predictor = options.no_predictor,
+                        .pca = options.pca.get(),
+                        .lookahead_layers = options.lookahead_layers};
   runner->rows_ = std::make_unique<TokenRows>(model, compute_dtype, *kv_store);
   RETURN_IF_ERROR(
       runner->rows_->Reset(std::max(options.max_num_seqs, options.prefill_chunk_tokens)));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/buffer.h"
@@ -26,6 +27,13 @@ struct StepRunnerOptions {
   // Share of the decode steps of sparse sequences in which one layer's selection is compared with
   // the attention over all tokens (AttentionStats::recall_sum). Costs a dense layer each. [0, 1]
   double recall_probe_rate = 0;
+  // For the policy tokenbutler; null: none, and why, for those who ask for it. Whether it knows the
+  // model's files is the caller's to check (CheckPredictorFits).
+  std::shared_ptr<const Predictor> predictor = nullptr;
+  std::string no_predictor = "";
+  // For the policy pca, of kind kPca; null: each sequence finds its own directions.
+  std::shared_ptr<const Predictor> pca = nullptr;
+  int lookahead_layers = 1;  // see SelectionResources
 
   absl::Status Validate() const;
 };
@@ -40,7 +48,8 @@ class StepRunner : public ModelRunner {
  public:
   // `kv_store` and `pool` are not owned and must outlive the runner.
   // INVALID_ARGUMENT naming the field when configuration, weights and KV layout do not fit
-  // together; RESOURCE_EXHAUSTED when there is no memory for the workspaces.
+  // together; FAILED_PRECONDITION for a predictor of another architecture; RESOURCE_EXHAUSTED when
+  // there is no memory for the workspaces.
   static absl::StatusOr<std::unique_ptr<StepRunner>> Create(ModelConfig config,
                                                             ModelWeights weights, KvStore* kv_store,
                                                             ComputePool* pool,
@@ -94,6 +103,7 @@ class StepRunner : public ModelRunner {
   KvStore& kv_store_;
   ComputePool& pool_;
   std::unique_ptr<Rope> rope_;
+  std::shared_ptr<const Predictor> predictor_, pca_;
   SelectionResources resources_;
   std::unique_ptr<Transformer> transformer_;
   std::unique_ptr<TokenRows> rows_;  // decode steps and prefill chunks take turns

@@ -43,7 +43,7 @@ LIBRARIES = {
     },
     "Eigen": {
         "headers": r"Eigen/",
-        "allowed_in": ["engine/selection/low_rank", "tests/"],
+        "allowed_in": ["engine/selection/low_rank", "engine/selection/principal_directions", "tests/"],
     },
     "OpenSSL": {
         "headers": r"openssl/",

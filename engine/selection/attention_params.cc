@@ -98,6 +98,11 @@ absl::Status AttentionParams::Validate() const {
                              candidates, token_budget),
         "attention.candidates");
   }
+  if (projected_dim != 16 && projected_dim != 32) {
+    return WithField(
+        InvalidArgumentError("attention.projected_dim is {}, must be 16 or 32", projected_dim),
+        "attention.projected_dim");
+  }
   RETURN_IF_ERROR(CheckShare("attention.top_p", top_p));
   return CheckShare("attention.scan_fraction", scan_fraction);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include "base/status.h"
@@ -49,8 +50,12 @@ struct AttentionParams {
                                 // included; 0: the budget's tokens are kept as they are
   int neighbours = 0;           // also attended on each side of an important token
   float top_p = 1;              // stop choosing at this share of the predicted mass
-  QuerySource query = QuerySource::kReal;
-  KeyFormat keys = KeyFormat::kBits2;
+  // Unset: as the policy has it. tokenbutler: keys projected, the predictor's own kind of query;
+  // sketch: bits2, real; pca: projected, real.
+  std::optional<QuerySource> query = std::nullopt;
+  std::optional<KeyFormat> keys = std::nullopt;
+  // Principal directions that pca keeps; what a predictor file says goes before it.
+  int projected_dim = 32;
   // Share of the blocks whose low-bit keys a scan reads: those whose scales and zeros promise most.
   // (0, 1]; 1: all.
   float scan_fraction = 1;

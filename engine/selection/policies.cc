@@ -7,9 +7,9 @@
 #include "base/status_details.h"
 #include "engine/selection/exact.h"
 #include "engine/selection/h2o.h"
+#include "engine/selection/projected_policies.h"
 #include "engine/selection/quest.h"
 #include "engine/selection/random_tokens.h"
-#include "engine/selection/sketch.h"
 #include "engine/selection/snapkv.h"
 #include "engine/selection/streaming_llm.h"
 #include "engine/selection/xkv.h"
@@ -24,31 +24,6 @@ Selector Scanning(const AttentionParams& params, const SelectionResources& resou
   return std::make_unique<ScanningSelector>(params, resources.config->num_layers, kNewScanner());
 }
 
-size_t SketchRecordBytes(const AttentionParams& params, const SelectionResources& resources) {
-  const SketchLayout sketch = SketchLayoutFor(params, resources.layout);
-  return sketch.IsValid() ? sketch.record_bytes() : 0;
-}
-
-absl::Status CheckSketch(const AttentionParams& params, const SelectionResources& resources) {
-  if (SketchLayoutFor(params, resources.layout).IsValid()) return absl::OkStatus();
-  return WithField(
-      InvalidArgumentError("attention.policy \"sketch\" needs a head_dim of 16, 32, ... 256 and a "
-                           "block size that is a multiple of 16; they are {} and {}",
-                           resources.layout.head_dim, resources.layout.block_size),
-      "attention.policy");
-}
-
-Selector NewSketch(const AttentionParams& params, const SelectionResources& resources) {
-  const int num_layers = resources.config->num_layers;
-  return std::make_unique<ScanningSelector>(params, num_layers,
-                                            NewSketchScanner(params, resources.layout, num_layers));
-}
-
-constexpr PolicySpec kSketchPolicy = {.policy = AttentionPolicy::kSketch,
-                                      .scores_whole_blocks = true,
-                                      .record_bytes = SketchRecordBytes,
-                                      .check = CheckSketch,
-                                      .create = NewSketch};
 constexpr PolicySpec kExactPolicy = {.policy = AttentionPolicy::kExact,
                                      .scores_whole_blocks = true,
                                      .create = Scanning<NewExactScanner>};
@@ -58,8 +33,8 @@ constexpr PolicySpec kRandomPolicy = {.policy = AttentionPolicy::kRandom,
 
 // Adding a policy: one file that makes its selector, one line here.
 constexpr const PolicySpec* kPolicies[] = {
-    &kSketchPolicy, &kQuestPolicy,        &kExactPolicy, &kSnapKvPolicy,
-    &kH2oPolicy,    &kStreamingLlmPolicy, &kXkvPolicy,   &kRandomPolicy,
+    &kTokenButlerPolicy, &kSketchPolicy, &kPcaPolicy,          &kQuestPolicy, &kExactPolicy,
+    &kSnapKvPolicy,      &kH2oPolicy,    &kStreamingLlmPolicy, &kXkvPolicy,   &kRandomPolicy,
 };
 
 const PolicySpec* Find(AttentionPolicy policy) {

@@ -2,10 +2,12 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include "base/status.h"
 #include "engine/models/model_config.h"
 #include "engine/models/rope.h"
+#include "engine/predictor/predictor.h"
 #include "engine/selection/attention_params.h"
 #include "engine/selection/token_selector.h"
 #include "engine/weights/model_weights.h"
@@ -22,6 +24,13 @@ struct SelectionResources {
   // Share of the decode steps of a sparse sequence in which one layer's selection is compared with
   // the attention over all tokens. [0, 1]
   double recall_probe_rate = 0;
+  // The model's predictor; null: none, and why.
+  const Predictor* predictor = nullptr;
+  std::string no_predictor = "";
+  // Principal directions from a file; null: each sequence's own.
+  const Predictor* pca = nullptr;
+  // Layers between a training-free lookahead query and the layer it is for, at most. [1, 16]
+  int lookahead_layers = 1;
 };
 
 // One selection policy, as the table in policies.cc lists it. Each policy's file defines one.

@@ -14,16 +14,18 @@ void AddAlways(int begin, int end, int kv_head, TokenSelection* selection) {
 
 ScanningSelector::ScanningSelector(const AttentionParams& params, int num_layers,
                                    std::unique_ptr<KeyScanner> scanner,
-                                   std::unique_ptr<QueryPredictor> predictor)
+                                   std::unique_ptr<QueryPredictor> predictor,
+                                   bool first_layer_is_dense)
     : params_(params),
       scanner_(std::move(scanner)),
       predictor_(std::move(predictor)),
+      first_layer_is_dense_(first_layer_is_dense),
       layers_(static_cast<size_t>(num_layers)) {}
 
 std::unique_ptr<TokenSelector> ScanningSelector::Clone() const {
   auto clone = std::make_unique<ScanningSelector>(
       params_, static_cast<int>(layers_.size()), scanner_->Clone(),
-      predictor_ == nullptr ? nullptr : predictor_->Clone());
+      predictor_ == nullptr ? nullptr : predictor_->Clone(), first_layer_is_dense_);
   clone->layers_ = layers_;
   return clone;
 }
@@ -72,11 +74,13 @@ void ScanningSelector::OnHidden(const LayerContext& context, const float* residu
     if (!ScanIsDue(layers_[l], l)) continue;
     if (!has_begun) predictor_->Begin(context, residual, normed);
     has_begun = true;
+    const float* query = predictor_->Query(context, l);
+    if (query == nullptr) continue;
     LayerContext consumer = context;
     consumer.layer = l;
     consumer.lse = context.lse_of(l);
     // The consumer's row of the newest token is not written yet.
-    Scan(consumer, context.context_len - 1, predictor_->Query(context, l), /*is_predicted=*/true);
+    Scan(consumer, context.context_len - 1, query, /*is_predicted=*/true);
     layers_[l].scanned_ahead = true;
   }
 }

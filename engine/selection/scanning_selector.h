@@ -59,7 +59,7 @@ class QueryPredictor {
   virtual void Begin(const LayerContext& producer, const float* residual, const void* normed) = 0;
   // The queries of layer `consumer` at the context's last position, as the policy's KeyScanner
   // wants them in ScanPredicted: [num_heads, head_dim] after RoPE, or [num_heads, projected dim].
-  // Valid until the next call.
+  // Valid until the next call. Null: none for this layer.
   virtual const float* Query(const LayerContext& producer, int consumer) = 0;
 };
 
@@ -70,12 +70,15 @@ class QueryPredictor {
 // is both outside of it and unscored.
 class ScanningSelector : public TokenSelector {
  public:
-  // `predictor`: null for a scan by the layer's own query.
+  // `predictor`: null for a scan by the layer's own query. `first_layer_is_dense`: nothing can
+  // choose for layer 0.
   ScanningSelector(const AttentionParams& params, int num_layers,
                    std::unique_ptr<KeyScanner> scanner,
-                   std::unique_ptr<QueryPredictor> predictor = nullptr);
+                   std::unique_ptr<QueryPredictor> predictor = nullptr,
+                   bool first_layer_is_dense = false);
 
   std::unique_ptr<TokenSelector> Clone() const override;
+  bool IsDenseLayer(int layer) const override { return layer == 0 && first_layer_is_dense_; }
   void OnPrefill(const LayerContext& context, const PrefillQueries& queries) override;
   void OnHidden(const LayerContext& context, const float* residual, const void* normed) override;
   const TokenSelection* Early(int layer) const override;
@@ -97,6 +100,7 @@ class ScanningSelector : public TokenSelector {
   const AttentionParams params_;
   std::unique_ptr<KeyScanner> scanner_;
   std::unique_ptr<QueryPredictor> predictor_;
+  const bool first_layer_is_dense_;
   std::vector<Layer> layers_;
   std::vector<ImportantTokens> important_;  // one per KV head
 };

@@ -7,38 +7,10 @@
 #include <vector>
 
 #include "engine/kernels/sketch_scan.h"
+#include "engine/selection/aligned_bytes.h"
 
 namespace tokenbutler {
 namespace {
-
-// Bytes on cache lines of their own that only grow. A copy holds the same bytes.
-class AlignedBytes {
- public:
-  AlignedBytes() = default;
-  AlignedBytes(const AlignedBytes& other) : size_(other.size_) {
-    if (size_ > 0) std::copy_n(other.data(), size_, Reserve(size_));
-  }
-  AlignedBytes& operator=(const AlignedBytes&) = delete;
-  AlignedBytes(AlignedBytes&&) = default;
-  AlignedBytes& operator=(AlignedBytes&&) = default;
-
-  // At least `bytes`; what was there is lost when they have to grow.
-  std::byte* Reserve(size_t bytes) {
-    if (lines_.size() * sizeof(Line) < bytes)
-      lines_.resize((bytes + sizeof(Line) - 1) / sizeof(Line));
-    size_ = bytes;
-    return data();
-  }
-  std::byte* data() { return reinterpret_cast<std::byte*>(lines_.data()); }
-  const std::byte* data() const { return reinterpret_cast<const std::byte*>(lines_.data()); }
-
- private:
-  struct alignas(64) Line {
-    std::byte bytes[64];
-  };
-  size_t size_ = 0;
-  std::vector<Line> lines_;
-};
 
 class SketchScanner : public KeyScanner {
  public:

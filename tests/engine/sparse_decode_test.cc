@@ -182,8 +182,10 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Case{AttentionPolicy::kExact, 1, 0}, Case{AttentionPolicy::kExact, 16, 0},
                       Case{AttentionPolicy::kExact, 4, 20}, Case{AttentionPolicy::kSketch, 1, 0},
                       Case{AttentionPolicy::kSketch, 16, 0}, Case{AttentionPolicy::kSketch, 4, 20},
-                      Case{AttentionPolicy::kRandom, 1, 0}, Case{AttentionPolicy::kRandom, 16, 0},
-                      Case{AttentionPolicy::kSnapKv, 1, 0}, Case{AttentionPolicy::kH2o, 1, 0},
+                      Case{AttentionPolicy::kPca, 1, 0}, Case{AttentionPolicy::kPca, 16, 0},
+                      Case{AttentionPolicy::kPca, 4, 20}, Case{AttentionPolicy::kRandom, 1, 0},
+                      Case{AttentionPolicy::kRandom, 16, 0}, Case{AttentionPolicy::kSnapKv, 1, 0},
+                      Case{AttentionPolicy::kH2o, 1, 0},
                       Case{AttentionPolicy::kStreamingLlm, 1, 0}),
     [](const auto& info) {
       return std::string(PolicyName(info.param.policy)) + "Interval" +

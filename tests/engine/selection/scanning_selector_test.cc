@@ -178,6 +178,66 @@ TEST_P(ScanningSelectorTest, ACloneGoesItsOwnWay) {
   }
 }
 
+// Layers 0 and 2 produce for the two layers that follow; layer 3 gets no query.
+class PairPredictor : public QueryPredictor {
+ public:
+  explicit PairPredictor(std::vector<int>* begun) : begun_(begun) {}
+  std::unique_ptr<QueryPredictor> Clone() const override {
+    return std::make_unique<PairPredictor>(*this);
+  }
+  std::pair<int, int> Consumers(int layer) const override {
+    if (layer % 2 != 0) return {layer, layer};
+    return {layer + 1, std::min(layer + 3, kNumLayers)};
+  }
+  void Begin(const LayerContext& producer, const float*, const void*) override {
+    begun_->push_back(producer.layer);
+  }
+  const float* Query(const LayerContext&, int consumer) override {
+    return consumer == 3 ? nullptr : &query_;
+  }
+
+ private:
+  std::vector<int>* begun_;
+  float query_ = 0;
+};
+
+// A scan ahead is made once, and known until the layer's own step.
+TEST_P(ScanningSelectorTest, ProducersScanForTheLayersTheyServe) {
+  const AttentionParams params = Params();
+  PlantedScanner::Log log;
+  std::vector<int> begun;
+  ScanningSelector selector(params, kNumLayers, std::make_unique<PlantedScanner>(30, &log),
+                            std::make_unique<PairPredictor>(&begun));
+  const int context_len = params.token_budget + 1;
+  std::vector<std::vector<int>> announced;
+  TokenSelection selection;
+  for (int l = 0; l < kNumLayers; ++l) {
+    selector.OnHidden(Context(context_len, l), nullptr, nullptr);
+    announced.emplace_back();
+    for (int ahead = 0; ahead < kNumLayers; ++ahead) {
+      if (selector.Early(ahead) != nullptr) announced.back().push_back(ahead);
+    }
+    const int scans = log.scans[l];
+    const int rescores = log.rescores;
+    selector.Select(Context(context_len, l), nullptr, &selection);
+    // Layers 0 and 3 have no prediction and scan for themselves.
+    EXPECT_EQ(log.scans[l], 1) << l;
+    EXPECT_EQ(scans, l == 0 || l == 3 ? 0 : 1) << l;
+    EXPECT_EQ(log.rescores - rescores, params.candidates > 0 && scans == 1 ? 1 : 0) << l;
+  }
+  EXPECT_EQ(begun, (std::vector<int>{0, 2}));
+  EXPECT_EQ(announced, (std::vector<std::vector<int>>{{1, 2}, {1, 2}, {2}, {}}));
+}
+
+TEST_P(ScanningSelectorTest, TheFirstLayerIsDenseWhereNothingCanChooseForIt) {
+  PlantedScanner::Log log;
+  ScanningSelector selector(Params(), kNumLayers, std::make_unique<PlantedScanner>(30, &log),
+                            nullptr, /*first_layer_is_dense=*/true);
+  EXPECT_TRUE(selector.IsDenseLayer(0));
+  EXPECT_FALSE(selector.IsDenseLayer(1));
+  EXPECT_TRUE(selector.Clone()->IsDenseLayer(0));
+}
+
 INSTANTIATE_TEST_SUITE_P(Intervals, ScanningSelectorTest,
                          ::testing::Values(std::pair(1, false), std::pair(2, false),
                                            std::pair(4, true), std::pair(16, false),
