@@ -58,10 +58,10 @@ void PlanFetch(absl::Span<const int32_t> wanted, absl::Span<const float> wanted_
   KeepFirst(
       num_victims,
       [&](int32_t a, int32_t b) {
-        if (slots.scores[a] != slots.scores[b]) return slots.scores[a] < slots.scores[b];
         if (slots.last_used[a] != slots.last_used[b]) {
           return slots.last_used[a] < slots.last_used[b];
         }
+        if (slots.scores[a] != slots.scores[b]) return slots.scores[a] < slots.scores[b];
         return a < b;
       },
       &plan->evictions);

@@ -29,9 +29,11 @@ struct FetchPlan {
 };
 
 // Plans to make `wanted` tokens (ascending, none twice, with a score each) resident in slots of
-// which `num_free` are empty. Victims are tokens that are not wanted: the least score first, of
-// equals the longest unused, of equals the oldest token. A pure function over flat arrays, so that
-// it can become a kernel where selections are made. Allocates only when vectors of `plan` grow.
+// which `num_free` are empty. Victims are tokens that are not wanted: the longest unused first, of
+// equals the least score, of equals the oldest token (by score first, tokens that mattered long ago
+// stay for ever, and those at the edge of the selection, which come back, go). A pure function over
+// flat arrays, so that it can become a kernel where selections are made. Allocates only when
+// vectors of `plan` grow.
 void PlanFetch(absl::Span<const int32_t> wanted, absl::Span<const float> wanted_scores,
                const SlotTokens& slots, int num_free, FetchPlan* plan);
 

@@ -11,6 +11,7 @@ absl::StatusOr<std::unique_ptr<KvStore>> KvStore::Create(
   ASSIGN_OR_RETURN(HostTier host, HostTier::Create(layout, options));
   std::unique_ptr<KvStore> store(new KvStore(layout, std::move(host)));
   if (staged.has_value()) {
+    store->selections_kept_ = staged->selections_kept;
     ASSIGN_OR_RETURN(store->device_, DeviceTier::Create(layout, staged->device_capacity_bytes));
     ASSIGN_OR_RETURN(store->transfers_, NewTransferWorkers(staged->transfers));
   }
@@ -33,9 +34,11 @@ void KvStore::StateBases(const BlockTable& table, std::vector<std::byte*>* bases
 absl::StatusOr<std::unique_ptr<ResidentTokens>> KvStore::NewResidentTokens(
     const ResidentOptions& options) const {
   if (device_ == nullptr) return NewDirectTokens(layout_, host_);
+  ResidentOptions staged = options;
+  staged.selections_kept = selections_kept_;
   return NewStagedTokens(
       {.layout = layout_, .host = &host_, .device = device_.get(), .transfers = transfers_.get()},
-      options);
+      staged);
 }
 
 void KvStore::CopyBlock(BlockId from, BlockId to) {

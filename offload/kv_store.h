@@ -30,6 +30,7 @@ class KvStore {
   // A device tier with a memory of its own (ResidentTokens' `staged`).
   struct StagedOptions {
     int64_t device_capacity_bytes = 0;  // for all sequences together
+    int selections_kept = 1;            // replaces ResidentOptions::selections_kept
     TransferOptions transfers = {};
   };
 
@@ -87,6 +88,7 @@ class KvStore {
   const KvLayout layout_;
   HostTier host_;
   // Staged only.
+  int selections_kept_ = 1;
   std::unique_ptr<DeviceTier> device_;
   std::unique_ptr<Transfers> transfers_;
 };

@@ -39,7 +39,10 @@ struct ResidentOptions {
   int sink_tokens = 128;        // first tokens; they stay
   int local_window = 512;       // last tokens, always attended
   int prediction_interval = 1;  // decode steps that the local window grows by between two scans
-  int num_forks = 0;            // Forks for which room is taken at once
+  // Slots for this many selections: what was wanted lately stays. More mean fewer misses and more
+  // device memory.
+  int selections_kept = 1;
+  int num_forks = 0;  // Forks for which room is taken at once
 };
 
 // Where the chosen tokens of one layer are, for the attention kernels: KV head h's list is

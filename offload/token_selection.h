@@ -14,8 +14,8 @@ struct TokenSelection {
   int capacity = 0;             // most tokens per KV head
   std::vector<int32_t> counts;  // [num_kv_heads]
   std::vector<int32_t> tokens;  // [num_kv_heads, capacity]; the first counts[h] are valid
-  // How much each token matters, same shape; the least of them are evicted first. Sink and local
-  // tokens have +inf.
+  // How much each token matters, same shape; of tokens unused for as long, the least are
+  // evicted first. Sink and local tokens have +inf.
   std::vector<float> scores;
 
   // Empties all lists and makes room. Allocates only when it has to grow.

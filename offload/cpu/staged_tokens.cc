@@ -19,6 +19,8 @@
 namespace tokenbutler {
 namespace {
 
+constexpr int kMaxSelectionsKept = 64;
+
 // A device tier that is a memory of its own. The sequence's blocks there, all with the KvLayout of
 // the host tier, are
 //
@@ -73,7 +75,7 @@ class StagedTokens : public ResidentTokens {
   }
 
   static int NumSlots(const ResidentOptions& options) {
-    return std::max(options.token_budget, options.candidates);
+    return std::max(options.token_budget, options.candidates) * options.selections_kept;
   }
   static int NumBlocks(const KvLayout& layout, const ResidentOptions& options) {
     return BlockPlaces::For(layout, options).count() + layout.blocks_for(NumSlots(options));
@@ -349,6 +351,10 @@ absl::Status Validate(const ResidentOptions& options) {
     return InvalidArgumentError(
         "candidates, sink_tokens and local_window are {}, {} and {}, must be at least 0",
         options.candidates, options.sink_tokens, options.local_window);
+  }
+  if (options.selections_kept < 1 || options.selections_kept > kMaxSelectionsKept) {
+    return InvalidArgumentError("selections_kept is {}, must be in [1, {}]",
+                                options.selections_kept, kMaxSelectionsKept);
   }
   if (options.num_forks < 0) {
     return InvalidArgumentError("num_forks is {}, must be at least 0", options.num_forks);

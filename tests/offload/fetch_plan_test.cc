@@ -18,18 +18,18 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-TEST(FetchPlanTest, FetchesWhatIsMissingAndEvictsTheLeastImportantOfTheUnwanted) {
+TEST(FetchPlanTest, FetchesWhatIsMissingAndEvictsTheLongestUnusedOfTheUnwanted) {
   const std::vector<int32_t> tokens = {3, 5, 8, 13};
   const std::vector<float> scores = {2, 1, 0, 1};
-  const std::vector<int32_t> last_used = {1, 7, 1, 4};
+  const std::vector<int32_t> last_used = {4, 7, 1, 4};
   const std::vector<uint8_t> arriving = {0, 0, 0, 0};
   FetchPlan plan;
   PlanFetch({4, 8, 20}, {1, 1, 1}, {tokens, scores, last_used, arriving}, 0, &plan);
   EXPECT_THAT(plan.found, ElementsAre(-1, 2, -1));
   EXPECT_THAT(plan.fetches, ElementsAre(0, 2));
-  // Token 8 has the least score but is wanted; of 5 and 13, equals, 13 is unused for longer. Two
-  // have to go.
-  EXPECT_THAT(plan.evictions, ElementsAre(1, 3));
+  // Token 8 is unused for longest but is wanted. Two have to go.
+  EXPECT_THAT(plan.evictions, ElementsAre(0, 3));
+  // Of 3 and 13, last used together, 13 mattered less.
   PlanFetch({4, 8, 20}, {1, 1, 1}, {tokens, scores, last_used, arriving}, 1, &plan);
   EXPECT_THAT(plan.evictions, ElementsAre(3));
   PlanFetch({4, 8, 20}, {1, 1, 1}, {tokens, scores, last_used, arriving}, 2, &plan);
@@ -82,12 +82,12 @@ class NaiveSlots {
     }
     std::sort(missing.begin(), missing.end());
     std::set<int32_t> travelling;
-    // The most important first, each in the place of the least important that may go.
+    // The most important first, each in the place of the longest unused that may go.
     size_t room = capacity_ - entries_.size();
-    std::vector<std::tuple<float, int32_t, int32_t>> victims;
+    std::vector<std::tuple<int32_t, float, int32_t>> victims;
     for (const auto& [token, entry] : entries_) {
       if (!entry.arriving && wanted.count(token) == 0) {
-        victims.push_back({entry.score, entry.last_used, token});
+        victims.push_back({entry.last_used, entry.score, token});
       }
     }
     std::sort(victims.begin(), victims.end());

@@ -84,6 +84,7 @@ std::vector<std::vector<int32_t>> Converse(const Script& script, OffloadCounters
   options.token_budget = options.sink_tokens + options.local_window + block_size +
                          options.prediction_interval + 1 + static_cast<int>(random() % 12);
   options.candidates = random() % 2 == 0 ? 0 : options.token_budget + 9;
+  options.selections_kept = 1 + static_cast<int>(random() % 2);
 
   TransferOptions transfers{.num_workers = 1 + static_cast<int>(random() % 3)};
   if (script.delays > absl::ZeroDuration()) transfers.before_copy = RandomDelays(script.delays);
@@ -385,7 +386,8 @@ TEST_F(StagedTokensTest, RefusesOptionsThatMakeNoSense) {
   for (const ResidentOptions& options :
        {ResidentOptions{.token_budget = 0}, ResidentOptions{.candidates = -1},
         ResidentOptions{.sink_tokens = -1}, ResidentOptions{.local_window = -1},
-        ResidentOptions{.prediction_interval = 0}, ResidentOptions{.num_forks = -1}}) {
+        ResidentOptions{.prediction_interval = 0}, ResidentOptions{.selections_kept = 0},
+        ResidentOptions{.num_forks = -1}}) {
     EXPECT_EQ(NewStagedTokens(tiers.tier(), options).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
@@ -464,6 +466,21 @@ TEST(StagedKvStoreTest, MakesStagedTokensWithinItsDeviceCapacity) {
               absl::StatusCode::kResourceExhausted);
   }
   EXPECT_EQ((*store)->device_used_bytes(), 0);
+}
+
+TEST(StagedKvStoreTest, KeepsAsManySelectionsAsItWasToldTo) {
+  const KvLayout layout = NamedRowLayout(8);
+  ResidentOptions options = {.token_budget = 16, .sink_tokens = 4, .local_window = 4};
+  const auto store = KvStore::Create(
+      layout, {.capacity_bytes = 1 << 20},
+      KvStore::StagedOptions{.device_capacity_bytes = 1 << 20, .selections_kept = 3});
+  ASSERT_TRUE(store.ok()) << store.status();
+  const auto resident = (*store)->NewResidentTokens(options);
+  ASSERT_TRUE(resident.ok()) << resident.status();
+  const int64_t one = StagedBytes(layout, options);
+  options.selections_kept = 3;
+  EXPECT_EQ((*store)->device_used_bytes(), StagedBytes(layout, options));
+  EXPECT_EQ(StagedBytes(layout, options) - one, 32 * static_cast<int64_t>(layout.token_bytes()));
 }
 
 TEST(StagedKvStoreTest, RefusesADeviceTierBelowOneBlockAndALinkThatCannotBe) {
