@@ -33,6 +33,7 @@
 #include "server/lifecycle.h"
 #include "server/metrics_server.h"
 #include "server/open_streams.h"
+#include "server/predictor_files.h"
 #include "server/request_preparer.h"
 #include "server/server_config.h"
 #include "server/shutdown_signals.h"
@@ -175,6 +176,8 @@ absl::Status BuildEngine(const ServerConfig& config, LoadedModel model, Clock* c
   StepRunnerOptions runner;
   runner.max_num_seqs = engine.max_num_seqs;
   runner.prefill_chunk_tokens = engine.prefill_chunk_tokens;
+  RETURN_IF_ERROR(
+      LoadPredictorFiles(config.predictor_files, config.model_path, model.config, &runner));
   ASSIGN_OR_RETURN(stack->runner,
                    StepRunner::Create(std::move(model.config), std::move(model.weights),
                                       stack->kv_store.get(), stack->compute_pool.get(), runner));

@@ -96,6 +96,18 @@ void AddModelFlags(CLI::App& app, ServerConfig* config) {
             "CPU has it",
             &config->compute_dtype, ParseDType, "auto")
       ->group("Model");
+  app.add_option("--predictor", config->predictor_files.predictor,
+                 "Predictor file (.safetensors) for the attention policy tokenbutler")
+      ->group("Model");
+  app.add_flag("--predictor-unchecked", config->predictor_files.unchecked,
+               "Use predictor files also for model files of the same architecture that they were "
+               "not validated with")
+      ->default_str("false")
+      ->group("Model");
+  app.add_option("--pca-file", config->predictor_files.directions,
+                 "Principal directions (.safetensors) for the attention policy pca; default: each "
+                 "sequence's own")
+      ->group("Model");
 }
 
 void AddNetworkFlags(CLI::App& app, ServerConfig* config) {

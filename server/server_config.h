@@ -12,6 +12,7 @@
 #include "engine/engine_config.h"
 #include "engine/models/overrides.h"
 #include "server/grpc_server.h"
+#include "server/predictor_files.h"
 #include "server/request_preparer.h"
 
 namespace tokenbutler {
@@ -26,6 +27,7 @@ struct ServerConfig {
   std::string metrics_port_file;
 
   ModelOverrides overrides;
+  PredictorFiles predictor_files;
   std::optional<DType> compute_dtype;        // unset: bf16 where the CPU has it
   std::optional<int64_t> kv_capacity_bytes;  // unset: from the memory that is free
   int block_size = 128;                      // tokens of a KV block
