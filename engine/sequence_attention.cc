@@ -170,6 +170,9 @@ void SequenceAttention::RotateSinkQuery(const float* query) {
 }
 
 void SequenceAttention::Fetch(int layer) {
+  if (const TokenSelection* candidates = selector_->NewCandidates(layer)) {
+    resident_->Prefetch(layer, *candidates);
+  }
   view_ = resident_->Fetch(layer, selection_, params_.misses == MissRule::kDeferred);
   for (int h = 0; h < selection_.num_kv_heads; ++h) stats_.attended_tokens += view_.num_rows[h];
 }

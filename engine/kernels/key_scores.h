@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "base/compute_pool.h"
 #include "offload/kv_layout.h"
@@ -17,7 +18,9 @@ struct KeyScoresParams {
   // Base of each block of the sequence in token order; those of [begin, end) are touched.
   const std::byte* const* blocks = nullptr;
   int begin = 0, end = 0;  // tokens; nothing happens when empty, but lse_out becomes -inf
-  KvLayout layout;         // dtype kBF16, kF16 or kF32; head_dim <= 2048
+  // Ascending tokens to score instead: t in [begin, end) stands for tokens[t]. Null: t itself.
+  const int32_t* tokens = nullptr;
+  KvLayout layout;  // dtype kBF16, kF16 or kF32; head_dim <= 2048
   int layer = 0;
   int kv_head = 0;
   float softmax_scale = 1;

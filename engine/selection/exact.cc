@@ -31,18 +31,6 @@ class ExactScanner : public KeyScanner {
     }
   }
 
-  // Over the whole range of the candidates: exactness is the point here, not speed.
-  void Rescore(const LayerContext& context, const float* query, ScoredTokens* candidates) override {
-    for (int h = 0; h < context.layout->num_kv_heads; ++h) {
-      const absl::Span<const int32_t> tokens = candidates->tokens_of(h);
-      if (tokens.empty()) continue;
-      scores_.resize(static_cast<size_t>(tokens.back() + 1 - tokens.front()));
-      Score(context, query, h, tokens.front(), tokens.back() + 1);
-      float* scores = candidates->scores.data() + static_cast<size_t>(h) * candidates->capacity;
-      for (size_t i = 0; i < tokens.size(); ++i) scores[i] = scores_[tokens[i] - tokens.front()];
-    }
-  }
-
  private:
   // scores_ = the scores of tokens [begin, end).
   void Score(const LayerContext& context, const float* query, int kv_head, int begin, int end) {

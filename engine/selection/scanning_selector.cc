@@ -4,11 +4,34 @@
 #include <limits>
 #include <utility>
 
+#include "engine/kernels/key_scores.h"
+
 namespace tokenbutler {
 
 void AddAlways(int begin, int end, int kv_head, TokenSelection* selection) {
   for (int t = begin; t < end; ++t) {
     selection->Add(kv_head, t, std::numeric_limits<float>::infinity());
+  }
+}
+
+void KeyScanner::Rescore(const LayerContext& context, const float* query,
+                         ScoredTokens* candidates) {
+  for (int h = 0; h < context.layout->num_kv_heads; ++h) {
+    const int first_head = h * context.group_size;
+    const size_t at = static_cast<size_t>(h) * candidates->capacity;
+    KeyScores({.query = query + static_cast<size_t>(first_head) * context.layout->head_dim,
+               .group_size = context.group_size,
+               .blocks = context.blocks.data(),
+               .begin = 0,
+               .end = candidates->counts[h],
+               .tokens = candidates->tokens.data() + at,
+               .layout = *context.layout,
+               .layer = context.layer,
+               .kv_head = h,
+               .softmax_scale = context.softmax_scale,
+               .lse = context.lse == nullptr ? nullptr : context.lse + first_head,
+               .scores = candidates->scores.data() + at},
+              *context.pool);
   }
 }
 
@@ -61,7 +84,6 @@ void ScanningSelector::Scan(const LayerContext& context, int num_written, const 
   } else if (count > 0) {
     scanner_->Scan(context, query, ranges.sink_end, ranges.local_begin, count, &layer.kept);
   }
-  if (params_.candidates > 0) scanner_->Keep(context, layer.kept);
   layer.scanned = true;
 }
 
@@ -92,16 +114,19 @@ const TokenSelection* ScanningSelector::Early(int layer) const {
 void ScanningSelector::Select(const LayerContext& context, const float* query,
                               TokenSelection* selection) {
   Layer& layer = layers_[context.layer];
-  bool is_fresh = layer.scanned_ahead;  // scores are those of this step's own query
+  layer.has_new_candidates = false;
   if (!layer.scanned_ahead && ScanIsDue(layer, context.layer)) {
     Scan(context, context.context_len, query, /*is_predicted=*/false);
-    is_fresh = true;
+    layer.has_new_candidates = params_.candidates > 0;
   }
-  const bool decide_late = params_.candidates > 0 && (!is_fresh || layer.scanned_ahead);
-  if (decide_late) scanner_->Rescore(context, query, &layer.kept);
+  if (params_.candidates > 0) scanner_->Rescore(context, query, &layer.kept);
   layer.scanned_ahead = false;
   ++layer.num_steps;
   Choose(context, layer, selection);
+}
+
+const TokenSelection* ScanningSelector::NewCandidates(int layer) const {
+  return layers_[layer].has_new_candidates ? &layers_[layer].kept : nullptr;
 }
 
 void ScanningSelector::Choose(const LayerContext& context, const Layer& layer,

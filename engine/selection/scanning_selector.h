@@ -38,13 +38,10 @@ class KeyScanner {
     Scan(context, query, begin, end, count, found);
   }
 
-  // The layer's candidates have changed: a place to gather what Rescore reads.
-  virtual void Keep(const LayerContext& context, const ScoredTokens& candidates) {
-    (void)context, (void)candidates;
-  }
-  // Scores the layer's candidates, as last kept, for the layer's own query: replaces their scores.
-  virtual void Rescore(const LayerContext& context, const float* query,
-                       ScoredTokens* candidates) = 0;
+  // Scores the layer's candidates for another query: replaces their scores. By default from their
+  // keys themselves, of which the best are about to be attended to anyway: no estimate decides
+  // last, and reading twice the budget's keys costs less than gathering estimates of them.
+  virtual void Rescore(const LayerContext& context, const float* query, ScoredTokens* candidates);
 };
 
 // Queries of layers ahead, from the hidden state that enters a producer layer.
@@ -83,11 +80,13 @@ class ScanningSelector : public TokenSelector {
   void OnHidden(const LayerContext& context, const float* residual, const void* normed) override;
   const TokenSelection* Early(int layer) const override;
   void Select(const LayerContext& context, const float* query, TokenSelection* selection) override;
+  const TokenSelection* NewCandidates(int layer) const override;
 
  private:
   struct Layer {
-    int64_t num_steps = 0;       // since the last prefill
-    bool scanned = false;        // `kept` is usable
+    int64_t num_steps = 0;  // since the last prefill
+    bool scanned = false;   // `kept` is usable
+    bool has_new_candidates = false;
     bool scanned_ahead = false;  // by a producer, for the step that is running
     int local_begin = 0;         // as of the last scan
     ScoredTokens kept;           // of [sink, local_begin)

@@ -16,9 +16,6 @@ class SketchScanner : public KeyScanner {
  public:
   SketchScanner(const AttentionParams& params, const KvLayout& layout, int num_layers)
       : sketch_(SketchLayoutFor(params, layout)),
-        gathered_{.head_dim = layout.head_dim,
-                  .block_size = std::min(layout.block_size, kMaxGatheredBlock),
-                  .bits = 4},
         scan_fraction_(params.scan_fraction),
         num_kv_heads_(layout.num_kv_heads),
         layers_(static_cast<size_t>(num_layers)) {}
@@ -81,70 +78,20 @@ class SketchScanner : public KeyScanner {
     }
   }
 
-  // Candidates lie scattered, and a gathered 16-byte row wastes most of its cache lines: their
-  // codes are copied together once, when they are chosen.
-  void Keep(const LayerContext& context, const ScoredTokens& candidates) override {
-    Layer& layer = layers_[context.layer];
-    const int blocks = (candidates.capacity + gathered_.block_size - 1) / gathered_.block_size;
-    layer.head_bytes = static_cast<size_t>(blocks) * gathered_.record_bytes();
-    std::byte* records = layer.gathered.Reserve(num_kv_heads_ * layer.head_bytes);
-    gathers_.resize(static_cast<size_t>(num_kv_heads_));
-    for (int h = 0; h < num_kv_heads_; ++h) {
-      gathers_[h] = {.keys = {.runs = context.state_blocks.data(),
-                              .offset = context.state_layout->offset(context.layer, h, 0),
-                              .blocks_per_run = context.state_layout->kv_blocks()},
-                     .tokens = candidates.tokens_of(h).data(),
-                     .num_tokens = candidates.counts[h],
-                     .records = records + h * layer.head_bytes};
-    }
-    SketchGather({.layout = sketch_, .gathered = gathered_, .heads = gathers_}, *context.pool);
-  }
-
-  void Rescore(const LayerContext& context, const float* query, ScoredTokens* candidates) override {
-    Layer& layer = layers_[context.layer];
-    const std::byte* records = layer.gathered.data();
-    runs_.resize(static_cast<size_t>(num_kv_heads_));
-    heads_.clear();
-    for (int h = 0; h < num_kv_heads_; ++h) {
-      if (candidates->counts[h] == 0) continue;
-      const size_t first_head = static_cast<size_t>(h) * context.group_size;
-      runs_[h] = records + h * layer.head_bytes;
-      heads_.push_back(
-          {.keys = {.runs = &runs_[h], .blocks_per_run = std::numeric_limits<int>::max()},
-           .queries = query + first_head * sketch_.head_dim,
-           .lse = context.lse == nullptr ? nullptr : context.lse + first_head,
-           .begin = 0,
-           .end = candidates->counts[h],
-           .scores = candidates->scores.data() + static_cast<size_t>(h) * candidates->capacity});
-    }
-    if (heads_.empty()) return;
-    SketchScores({.layout = gathered_,
-                  .group_size = context.group_size,
-                  .softmax_scale = context.softmax_scale,
-                  .heads = heads_},
-                 *context.pool);
-  }
-
  private:
-  static constexpr int kMaxGatheredBlock = 128;
   static constexpr int kScratchTokens = 16;  // behind SketchScan's tokens
 
   struct Layer {
     int num_sketched = 0;           // full blocks with a record
     std::vector<float> thresholds;  // per KV head: SketchScan's guess for the next step
-    AlignedBytes gathered;          // the candidates' codes, head_bytes per KV head
-    size_t head_bytes = 0;
   };
 
-  const SketchLayout sketch_, gathered_;
+  const SketchLayout sketch_;
   const float scan_fraction_;
   const int num_kv_heads_;
   std::vector<Layer> layers_;
   AlignedBytes workspace_;
   std::vector<SketchScanParams::Head> scans_;
-  std::vector<SketchGatherParams::Head> gathers_;
-  std::vector<SketchScoresParams::Head> heads_;
-  std::vector<const std::byte*> runs_;
   std::vector<int32_t> tokens_;
 };
 

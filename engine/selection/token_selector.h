@@ -98,6 +98,13 @@ class TokenSelector {
   virtual void Select(const LayerContext& context, const float* query,
                       TokenSelection* selection) = 0;
 
+  // The tokens from which the last Select made its choice, and later ones will, when they have just
+  // become others: worth having in the device tier altogether. Null: no, or no candidates.
+  virtual const TokenSelection* NewCandidates(int layer) const {
+    (void)layer;
+    return nullptr;
+  }
+
   // For policies that attend to all tokens, by keys and values of their own making: where these are
   // for the layer, as bases of all blocks of the context with its layout. They are attended to
   // instead, and Select is not called. Valid until the next call; empty: none.

@@ -42,6 +42,22 @@ HWY_INLINE void PoolLogits(const float* logits, int num_heads, int num_tokens, f
   }
 }
 
+// The tile of positions from `at` on, before `end`.
+template <class T>
+HWY_INLINE void FillTile(const KeyScoresParams& p, size_t key_offset, int at, int end,
+                         TileRows<T>* tile) {
+  const KvLayout& kv = p.layout;
+  if (p.tokens == nullptr) return tile->FillRun(kv, p.blocks, key_offset, at, end);
+  const unsigned block_size = kv.block_size;
+  tile->num_tokens = std::min(end - at, kTileTokens - (at - p.begin) % kTileTokens);
+  for (int i = 0; i < tile->num_tokens; ++i) {
+    const auto token = static_cast<unsigned>(p.tokens[at + i]);
+    tile->keys[i] = reinterpret_cast<const T*>(p.blocks[token / block_size] + key_offset) +
+                    static_cast<size_t>(token % block_size) * kv.head_dim;
+  }
+  tile->Pad();
+}
+
 // Tokens [begin, end) for the heads [first_head, first_head + num_heads); adds to `states`
 // [group_size] unless null.
 template <int kDim, class T>
@@ -54,13 +70,13 @@ void ScoreHeads(const KeyScoresParams& p, int begin, int end, int first_head, in
   float rescale[kTileHeads];
   PackQueries<T>(p.query + static_cast<size_t>(first_head) * head_dim, num_heads, head_dim, packed);
   TileRows<T> rows[2];
-  rows[0].FillRun(p.layout, p.blocks, key_offset, begin, end);
+  FillTile(p, key_offset, begin, end, &rows[0]);
   PrefetchKeys(rows[0], head_dim);
   int which = 0;
   for (int at = begin; at < end; which = 1 - which) {
     const TileRows<T>& tile = rows[which];
     const int next = at + tile.num_tokens;
-    if (next < end) rows[1 - which].FillRun(p.layout, p.blocks, key_offset, next, end);
+    if (next < end) FillTile(p, key_offset, next, end, &rows[1 - which]);
     for (int h = 0; h < num_heads; h += kTileHeads) {
       const int heads = std::min(kTileHeads, num_heads - h);
       const int head = first_head + h;

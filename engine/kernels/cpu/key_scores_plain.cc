@@ -18,7 +18,7 @@ void KeyScoresPlain(const KeyScoresParams& p) {
     std::vector<double> logits(num_tokens);
     double max = kMinusInfinity;
     for (int i = 0; i < num_tokens; ++i) {
-      const int t = p.begin + i;
+      const int t = p.tokens == nullptr ? p.begin + i : p.tokens[p.begin + i];
       const std::byte* keys = p.blocks[t / kv.block_size] + kv.key_offset(p.layer, p.kv_head);
       const size_t row = static_cast<size_t>(t % kv.block_size) * kv.head_dim;
       double dot = 0;

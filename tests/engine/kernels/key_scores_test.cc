@@ -1,6 +1,8 @@
 #include "engine/kernels/key_scores.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -118,6 +120,32 @@ TEST_P(KeyScoresTest, EqualsPlainForEveryRange) {
       ScoresCase c({.head_dim = 8, .block_size = block_size}, begin, end);
       ExpectEqualsPlain(c);
     }
+  }
+}
+
+TEST_P(KeyScoresTest, ScoresChosenTokensOnly) {
+  std::vector<int32_t> tokens;
+  for (int t = 3; t < 4000; t += 1 + t % 7) tokens.push_back(t);
+  for (const int block_size : {16, 100, 128}) {
+    ScoresCase c({.block_size = block_size}, 0, 4000);
+    c.params.tokens = tokens.data();
+    std::fill(c.scores.begin(), c.scores.end(), 0.0f);  // most are not written
+    for (const auto& [begin, end] :
+         {std::pair(0, int(tokens.size())), std::pair(5, 6), std::pair(1, 130), std::pair(7, 7)}) {
+      c.params.begin = begin;
+      c.params.end = end;
+      ExpectEqualsPlain(c);
+    }
+    // A token's score is that of a scan of all, whatever its company.
+    c.params.begin = 0;
+    c.params.end = static_cast<int>(tokens.size());
+    ComputePool pool(2);
+    KeyScores(c.params, pool);
+    const std::vector<float> chosen(c.scores.begin(), c.scores.begin() + c.params.end);
+    c.params.tokens = nullptr;
+    c.params.end = 4000;
+    KeyScores(c.params, pool);
+    for (size_t i = 0; i < chosen.size(); ++i) ASSERT_EQ(chosen[i], c.scores[tokens[i]]);
   }
 }
 
