@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "engine/kernels/top_k.h"
-#include "engine/selection/aligned_bytes.h"
 #include "engine/selection/principal_directions.h"
 
 namespace tokenbutler {
@@ -51,50 +50,11 @@ class ProjectedScanner : public KeyScanner {
     FindTop(context, query, begin, end, count, found);
   }
 
-  void Keep(const LayerContext& context, const ScoredTokens& candidates) override {
-    if (candidates.capacity == 0) return;
-    FinishBlocks(context);
-    Layer& layer = layers_[context.layer];
-    const int blocks = (candidates.capacity + layout_.block_size - 1) / layout_.block_size;
-    layer.head_bytes = static_cast<size_t>(blocks) * layout_.record_bytes();
-    std::byte* records = layer.gathered.Reserve(num_kv_heads_ * layer.head_bytes);
-    const size_t rows = static_cast<size_t>(layout_.block_size) * layout_.dim;
-    floats_.resize(num_kv_heads_ * rows);
-    gathers_.resize(static_cast<size_t>(num_kv_heads_));
-    for (int h = 0; h < num_kv_heads_; ++h) {
-      gathers_[h] = {.keys = RecordsOf(context, h),
-                     .tokens = candidates.tokens_of(h).data(),
-                     .num_tokens = candidates.counts[h],
-                     .records = records + h * layer.head_bytes,
-                     .workspace = floats_.data() + h * rows};
-    }
-    ProjectedGather({.layout = layout_, .heads = gathers_}, *context.pool);
-  }
-
-  void Rescore(const LayerContext& context, const float* query, ScoredTokens* candidates) override {
-    Layer& layer = layers_[context.layer];
-    const std::byte* records = layer.gathered.data();
-    const float* queries = Project(context, query, options_.late);
-    runs_.resize(static_cast<size_t>(num_kv_heads_));
-    BeginHeads(context);
-    for (int h = 0; h < num_kv_heads_; ++h) {
-      runs_[h] = records + h * layer.head_bytes;
-      AddHead({.runs = &runs_[h],
-               .blocks_per_run = std::numeric_limits<int>::max(),
-               .stride = layout_.record_bytes()},
-              context, h, queries, 0, candidates->counts[h],
-              candidates->scores.data() + static_cast<size_t>(h) * candidates->capacity);
-    }
-    ScoreHeads(context);
-  }
-
  private:
   struct Layer {
     int num_full = 0;                                      // blocks whose rows are all written
     int num_projected = 0;                                 // of them, those that have a record
     std::shared_ptr<const std::vector<float>> directions;  // [Hkv, d_h, d']; null: none yet
-    AlignedBytes gathered;  // the candidates' records, head_bytes per KV head
-    size_t head_bytes = 0;
   };
 
   size_t matrix_size() const { return static_cast<size_t>(head_dim_) * layout_.dim; }
@@ -247,8 +207,6 @@ class ProjectedScanner : public KeyScanner {
   std::vector<float> floats_, queries_, lse_, scores_;
   std::vector<int32_t> indices_;
   std::vector<ProjectedScoresParams::Head> heads_;
-  std::vector<ProjectedGatherParams::Head> gathers_;
-  std::vector<const std::byte*> runs_;
 };
 
 }  // namespace
