@@ -11,8 +11,8 @@ namespace {
 
 // docs/performance.md says how these were chosen.
 constexpr std::array<NamedSetting, 2> kNamed = {{
-    {"quality", "sketch:scan=1/2"},
-    {"fast", "sketch:scan=1/8"},
+    {"quality", "sketch"},
+    {"fast", "sketch:interval=4,candidates=2x"},
 }};
 
 std::vector<std::string_view> Split(std::string_view text, char separator) {
@@ -52,7 +52,16 @@ absl::StatusOr<int> ParseCount(std::string_view option, std::string_view text) {
 
 absl::Status SetCandidates(std::string_view text, Setting* setting) {
   setting->candidates_share = 0;
+  setting->candidates_budgets = 0;
   setting->params.candidates = 0;
+  if (text.ends_with('x')) {
+    text.remove_suffix(1);
+    if (ParseNumber(text, &setting->candidates_budgets) && setting->candidates_budgets >= 1) {
+      return absl::OkStatus();
+    }
+    return InvalidArgumentError("candidates is \"{}x\", must be a multiple of the budget: 2x",
+                                text);
+  }
   if (text.find_first_of("/.") == std::string_view::npos) {
     ASSIGN_OR_RETURN(setting->params.candidates, ParseCount("candidates", text));
     return absl::OkStatus();
@@ -145,6 +154,9 @@ AttentionParams Setting::At(const TokenCounts& counts) const {
   at.token_budget = counts.token_budget;
   at.sink_tokens = sink_tokens.value_or(counts.sink_tokens);
   at.local_window = local_window.value_or(counts.local_window);
+  if (candidates_budgets > 0) {
+    at.candidates = static_cast<int>(std::lround(candidates_budgets * counts.token_budget));
+  }
   if (candidates_share > 0) {
     at.candidates = static_cast<int>(std::lround(candidates_share * counts.context_len));
   }

@@ -25,13 +25,14 @@ struct TokenCounts {
 // together. Written as
 //   NAME[:OPTION=VALUE[,OPTION=VALUE...]]
 // NAME: a policy, or a named setting (NamedSettings). Options: interval, candidates (a number of
-// tokens or a share of the context: 1/8), scan (share of the blocks: 1/4), query, keys,
-// neighbours, top_p, dense_first_layer (0, 1), misses, sink, local (tokens instead of the
-// benchmark's).
+// tokens, a multiple of the budget: 2x, or a share of the context: 1/8), scan (share of the blocks:
+// 1/4), query, keys, neighbours, top_p, dense_first_layer (0, 1), misses, sink, local (tokens
+// instead of the benchmark's).
 struct Setting {
   std::string label;  // as written
   AttentionParams params;
-  double candidates_share = 0;  // of the context; 0: params.candidates is the number
+  double candidates_share = 0;    // of the context; 0: params.candidates is the number,
+  double candidates_budgets = 0;  // or this multiple of the budget unless it is 0
   std::optional<int> sink_tokens, local_window;
 
   AttentionParams At(const TokenCounts& counts) const;
