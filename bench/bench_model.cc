@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "base/cgroup.h"
+#include "engine/predictor/predictor_file.h"
 #include "engine/tokenizer/tokenizer_json.h"
 #include "engine/weights/loader.h"
 #include "fmt/format.h"
@@ -74,14 +75,22 @@ absl::StatusOr<std::unique_ptr<BenchModel>> BenchModel::Create(const Options& op
   auto bench = std::unique_ptr<BenchModel>(new BenchModel(pool));
   ASSIGN_OR_RETURN(LoadedModel model, Load(options, pool.num_threads(), &bench->rope_scaling_));
   bench->weight_bytes_ = WeightBytesPerStep(model.weights);
+  StepRunnerOptions runner = options.runner;
+  if (options.predictor.empty()) {
+    runner.no_predictor = "--predictor names no file";
+  } else {
+    ASSIGN_OR_RETURN(Predictor predictor, ReadPredictor(options.predictor));
+    runner.predictor = std::make_shared<const Predictor>(std::move(predictor));
+  }
   if (options.needs_tokenizer) {
     ASSIGN_OR_RETURN(bench->tokenizer_, MakeTokenizer(std::move(model.tokenizer)));
   }
   const KvLayout layout = KvLayoutFor(model.config, model.compute_dtype);
   const int64_t stride = static_cast<int64_t>(layout.block_bytes() + 63) / 64 * 64;
-  const int64_t bytes =
-      stride *
-      options.num_blocks({.config = &model.config, .weights = &model.weights, .layout = layout});
+  const int64_t bytes = stride * options.num_blocks({.config = &model.config,
+                                                     .weights = &model.weights,
+                                                     .layout = layout,
+                                                     .predictor = runner.predictor.get()});
   // Touched at once: a cache that does not fit must not end in the kernel killing somebody.
   if (const int64_t available = AvailableKvBytes(); bytes > available) {
     return ResourceExhaustedError("the KV cache takes {:.1f} GiB, {:.1f} GiB are available",
@@ -97,7 +106,7 @@ absl::StatusOr<std::unique_ptr<BenchModel>> BenchModel::Create(const Options& op
   bench->block_pool_ = std::make_unique<BlockPool>(layout, bench->kv_store_->num_blocks());
   ASSIGN_OR_RETURN(bench->runner_,
                    StepRunner::Create(std::move(model.config), std::move(model.weights),
-                                      bench->kv_store_.get(), &pool, options.runner));
+                                      bench->kv_store_.get(), &pool, std::move(runner)));
   return bench;
 }
 

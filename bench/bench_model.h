@@ -42,6 +42,7 @@ class BenchModel {
     // A device tier with a memory of its own, of this size given the KV cache's layout.
     std::function<int64_t(const KvLayout&)> device_bytes = nullptr;
     TransferOptions transfers = {};  // between the tiers
+    std::string predictor = {};  // file for the policy tokenbutler, of this architecture; "": none
     StepRunnerOptions runner = {};
   };
 

@@ -94,6 +94,7 @@ struct SettingOptions {
   std::vector<int> token_budgets = {};
   int sink_tokens = 128;
   int local_window = 512;
+  std::string predictor = {};  // file for the policy tokenbutler; "": none
   // Rows of an earlier run that are not measured again, and where rows go; "": none.
   std::string resume = {};
 };

@@ -251,16 +251,16 @@ absl::StatusOr<Report> RunDecode(const DecodeOptions& o, ComputePool& pool) {
   if (cases.empty()) return InvalidArgumentError("nothing to measure");
   int left_out = 0, most_steps = 0;
   for (const Case& c : cases) most_steps = std::max(most_steps, c.NumSteps(o));
-  ASSIGN_OR_RETURN(const auto model,
-                   BenchModel::Create({.model = o.model,
-                                       .dtype = o.dtype,
-                                       .context_len = cases.back().depth + most_steps,
-                                       .num_blocks =
-                                           [&](const SelectionResources& resources) {
-                                             return BlocksThatFit(o, resources, &cases, &left_out);
-                                           },
-                                       .runner = {.max_num_seqs = 1}},
-                                      pool));
+  BenchModel::Options setup;
+  setup.model = o.model;
+  setup.dtype = o.dtype;
+  setup.context_len = cases.back().depth + most_steps;
+  setup.num_blocks = [&](const SelectionResources& resources) {
+    return BlocksThatFit(o, resources, &cases, &left_out);
+  };
+  setup.predictor = o.choice.predictor;
+  setup.runner.max_num_seqs = 1;
+  ASSIGN_OR_RETURN(const auto model, BenchModel::Create(setup, pool));
   ASSIGN_OR_RETURN(BandwidthProbe probe, BandwidthProbe::Create(pool));
   Report report("decode", pool);
   const std::string name = std::filesystem::path(o.model).filename().string();

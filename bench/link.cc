@@ -206,18 +206,19 @@ absl::StatusOr<Report> RunLink(const LinkOptions& o, ComputePool& pool) {
                                 o.decoded_tokens, kUncountedSteps, o.context_len);
   }
   ASSIGN_OR_RETURN(std::vector<Job> jobs, JobsOf(o));
-  ASSIGN_OR_RETURN(
-      const auto model,
-      BenchModel::Create(
-          {.model = o.model,
-           .dtype = o.dtype,
-           .context_len = o.context_len,
-           .num_blocks = [&](const SelectionResources& r) { return NumBlocks(jobs, o, r); },
-           .needs_tokenizer = true,
-           .device_bytes = [&](const KvLayout& layout) { return DeviceBytes(jobs, layout); },
-           .transfers = {.link_gbps = o.link.gbps, .link_latency_us = o.link.latency_us},
-           .runner = {.max_num_seqs = 1, .prefill_chunk_tokens = o.prefill_chunk_tokens}},
-          pool));
+  BenchModel::Options setup;
+  setup.model = o.model;
+  setup.dtype = o.dtype;
+  setup.context_len = o.context_len;
+  setup.num_blocks = [&](const SelectionResources& r) { return NumBlocks(jobs, o, r); };
+  setup.needs_tokenizer = true;
+  setup.device_bytes = [&](const KvLayout& layout) { return DeviceBytes(jobs, layout); };
+  setup.transfers.link_gbps = o.link.gbps;
+  setup.transfers.link_latency_us = o.link.latency_us;
+  setup.predictor = o.choice.predictor;
+  setup.runner.max_num_seqs = 1;
+  setup.runner.prefill_chunk_tokens = o.prefill_chunk_tokens;
+  ASSIGN_OR_RETURN(const auto model, BenchModel::Create(setup, pool));
   std::erase_if(jobs, [&](const Job& job) {
     const absl::Status status = model->runner().CheckAttention(job.params);
     if (!status.ok()) {

@@ -285,19 +285,17 @@ std::vector<std::string> RemoveRefused(StepRunner& runner, std::vector<Job>* job
 absl::StatusOr<Report> RunQuality(const QualityOptions& o, ComputePool& pool) {
   RETURN_IF_ERROR(CheckOptions(o));
   ASSIGN_OR_RETURN(std::vector<Job> jobs, JobsOf(o));
-  ASSIGN_OR_RETURN(const auto model,
-                   BenchModel::Create({.model = o.model,
-                                       .dtype = o.dtype,
-                                       .context_len = o.context_len,
-                                       .num_blocks =
-                                           [&](const SelectionResources& resources) {
-                                             return NumBlocks(jobs, o, resources);
-                                           },
-                                       .needs_tokenizer = true,
-                                       .runner = {.max_num_seqs = static_cast<int>(jobs.size()) + 1,
-                                                  .prefill_chunk_tokens = o.prefill_chunk_tokens,
-                                                  .recall_probe_rate = 1}},
-                                      pool));
+  BenchModel::Options setup;
+  setup.model = o.model;
+  setup.dtype = o.dtype;
+  setup.context_len = o.context_len;
+  setup.num_blocks = [&](const SelectionResources& r) { return NumBlocks(jobs, o, r); };
+  setup.needs_tokenizer = true;
+  setup.predictor = o.choice.predictor;
+  setup.runner.max_num_seqs = static_cast<int>(jobs.size()) + 1;
+  setup.runner.prefill_chunk_tokens = o.prefill_chunk_tokens;
+  setup.runner.recall_probe_rate = 1;
+  ASSIGN_OR_RETURN(const auto model, BenchModel::Create(setup, pool));
   const std::vector<std::string> refused = RemoveRefused(model->runner(), &jobs);
   const std::string name = std::filesystem::path(o.model).filename().string();
   const Json facts = {{"benchmark", "quality"},

@@ -39,6 +39,8 @@ void AddChoice(CLI::App* command, SettingOptions* choice) {
   command->add_option("--local-window", choice->local_window, "Last tokens, always attended")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
+  command->add_option("--predictor", choice->predictor, "Predictor file of the policy tokenbutler")
+      ->check(CLI::ExistingFile);
   command->add_option("--resume", choice->resume,
                       "File of rows: those of an interrupted run are not measured again. Remove it "
                       "when the code has changed");
