@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <tuple>
 #include <utility>
 
 namespace tokenbutler {
@@ -23,6 +24,13 @@ std::vector<std::string_view> Split(std::string_view text, char separator) {
     if (at == std::string_view::npos) return parts;
     text.remove_prefix(at + 1);
   }
+}
+
+// NAME and the options behind its colon; "": none.
+std::pair<std::string_view, std::string_view> SplitName(std::string_view text) {
+  const size_t colon = text.find(':');
+  if (colon == std::string_view::npos) return {text, {}};
+  return {text.substr(0, colon), text.substr(colon + 1)};
 }
 
 template <typename Number>
@@ -168,13 +176,11 @@ AttentionParams Setting::At(const TokenCounts& counts) const {
 absl::StatusOr<Setting> ParseSetting(std::string_view text) {
   Setting setting;
   setting.label = std::string(text);
-  const size_t colon = text.find(':');
-  std::string_view name = text.substr(0, colon), meaning;
+  auto [name, options] = SplitName(text);
+  std::string_view meant_options;
   for (const NamedSetting& named : kNamed) {
     if (named.name != name) continue;
-    const size_t at = named.meaning.find(':');
-    meaning = named.meaning.substr(at + 1);
-    name = named.meaning.substr(0, at);
+    std::tie(name, meant_options) = SplitName(named.meaning);
     break;
   }
   ASSIGN_OR_RETURN(const AttentionPolicy policy, ParsePolicy(name));
@@ -187,9 +193,9 @@ absl::StatusOr<Setting> ParseSetting(std::string_view text) {
   if (setting.params.local_window != general.local_window) {
     setting.local_window = setting.params.local_window;
   }
-  if (!meaning.empty()) RETURN_IF_ERROR(Apply(meaning, &setting));
-  if (colon != std::string_view::npos) {
-    RETURN_IF_ERROR(Apply(text.substr(colon + 1), &setting));
+  // The setting's own options may change those of the name.
+  for (const std::string_view assignments : {meant_options, options}) {
+    if (!assignments.empty()) RETURN_IF_ERROR(Apply(assignments, &setting));
   }
   return setting;
 }
@@ -201,7 +207,7 @@ absl::StatusOr<std::vector<Setting>> ParseSettings(const std::vector<std::string
   for (const std::string& text : texts) {
     ASSIGN_OR_RETURN(const Setting base, ParseSetting(text));
     std::vector<std::string> all = {text};
-    if (Scans(base.params.policy) && !IsNamed(std::string_view(text).substr(0, text.find(':')))) {
+    if (Scans(base.params.policy) && !IsNamed(SplitName(text).first)) {
       for (const auto& [option, values] :
            {std::pair<std::string_view, const std::vector<std::string>&>{"interval",
                                                                          sweep.intervals},

@@ -52,6 +52,8 @@ TEST(SettingsTest, CandidatesHoldTheBudgetAtLeast) {
   const TokenCounts counts{.context_len = 8000, .token_budget = 3000};
   EXPECT_EQ(ParseSetting("exact:candidates=1/8")->At(counts).candidates, 3000);
   EXPECT_EQ(ParseSetting("exact:candidates=5000")->At(counts).candidates, 5000);
+  EXPECT_EQ(ParseSetting("exact:candidates=2.5x")->At(counts).candidates, 7500);
+  EXPECT_FALSE(ParseSetting("exact:candidates=0.5x").ok());
   EXPECT_EQ(ParseSetting("exact")->At(counts).candidates, 0);
 }
 
@@ -74,6 +76,11 @@ TEST(SettingsTest, NamedSettingsAreWhatTheyMeanAndCanBeChanged) {
     EXPECT_EQ(ParseSetting(changed)->params.prediction_interval, 5);
     EXPECT_EQ(ParseSetting(changed)->params.scan_fraction, meant.scan_fraction);
   }
+}
+
+TEST(SettingsTest, AColonAnnouncesOptions) {
+  EXPECT_EQ(ParseSetting("exact:")->params.policy, AttentionPolicy::kExact);
+  EXPECT_EQ(ParseSetting("exact:interval=3")->params.prediction_interval, 3);
 }
 
 TEST(SettingsTest, SweepsRepeatOnlyWhatScansAndIsNotFixed) {
