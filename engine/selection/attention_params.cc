@@ -1,5 +1,6 @@
 #include "engine/selection/attention_params.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
@@ -62,10 +63,13 @@ absl::StatusOr<Enum> Parse(const Names<Enum, kCount>& names, std::string_view fi
                    field);
 }
 
-absl::Status CheckAtLeast(std::string_view field, int value, int least) {
-  if (value >= least) return absl::OkStatus();
-  return WithField(InvalidArgumentError("{} is {}, must be at least {}", field, value, least),
-                   field);
+constexpr int kMostTokens = AttentionParams::kMostTokens;
+
+absl::Status CheckTokens(std::string_view field, int value, int least) {
+  if (value >= least && value <= kMostTokens) return absl::OkStatus();
+  return WithField(
+      InvalidArgumentError("{} is {}, must be in [{}, {}]", field, value, least, kMostTokens),
+      field);
 }
 
 absl::Status CheckShare(std::string_view field, float value) {
@@ -77,15 +81,17 @@ absl::Status CheckShare(std::string_view field, float value) {
 
 absl::Status AttentionParams::Validate() const {
   if (!sparse()) return absl::OkStatus();
-  RETURN_IF_ERROR(CheckAtLeast("attention.sink_tokens", sink_tokens, 0));
-  RETURN_IF_ERROR(CheckAtLeast("attention.local_window", local_window, 1));
-  RETURN_IF_ERROR(CheckAtLeast("attention.neighbours", neighbours, 0));
+  RETURN_IF_ERROR(CheckTokens("attention.token_budget", token_budget, 1));
+  RETURN_IF_ERROR(CheckTokens("attention.sink_tokens", sink_tokens, 0));
+  RETURN_IF_ERROR(CheckTokens("attention.local_window", local_window, 1));
+  RETURN_IF_ERROR(CheckTokens("attention.candidates", candidates, 0));
+  RETURN_IF_ERROR(CheckTokens("attention.neighbours", neighbours, 0));
   if (prediction_interval < 1 || prediction_interval > 16) {
     return WithField(InvalidArgumentError("attention.prediction_interval is {}, must be in [1, 16]",
                                           prediction_interval),
                      "attention.prediction_interval");
   }
-  if (int64_t{token_budget} <= int64_t{sink_tokens} + local_window) {
+  if (token_budget <= sink_tokens + local_window) {
     return WithField(
         InvalidArgumentError("attention.token_budget is {}, must be more than sink_tokens + "
                              "local_window, {} + {}",
@@ -105,6 +111,21 @@ absl::Status AttentionParams::Validate() const {
   }
   RETURN_IF_ERROR(CheckShare("attention.top_p", top_p));
   return CheckShare("attention.scan_fraction", scan_fraction);
+}
+
+AttentionParams AttentionParams::FittedTo(int num_tokens, int block_size) const {
+  AttentionParams fitted = *this;
+  fitted.sink_tokens = std::min(sink_tokens, num_tokens);
+  fitted.local_window = std::min(local_window, std::max(num_tokens, 1));
+  fitted.neighbours = std::min(neighbours, num_tokens);
+  // A policy may ask for a budget above these three (CheckPolicy).
+  const int least =
+      fitted.sink_tokens + std::max(fitted.local_window, block_size) + prediction_interval;
+  fitted.token_budget = std::min(token_budget, std::max(num_tokens, least));
+  if (candidates > 0) {
+    fitted.candidates = std::min(candidates, std::max(num_tokens, fitted.token_budget));
+  }
+  return fitted;
 }
 
 AttentionParams DefaultParams(AttentionPolicy policy) {

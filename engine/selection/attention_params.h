@@ -62,10 +62,17 @@ struct AttentionParams {
   bool dense_first_layer = false;  // layer 0 attends to all tokens (the published method)
   MissRule misses = MissRule::kOnDemand;
 
+  // No context is longer (--max-model-len), and sums of a few stay far from overflow.
+  static constexpr int kMostTokens = 1 << 24;
+
   bool sparse() const { return policy != AttentionPolicy::kDense; }
   // Bounds that need no model. INVALID_ARGUMENT naming field ("attention.token_budget"), value and
   // bound.
   absl::Status Validate() const;
+
+  // The same attention for a sequence that never has more than `num_tokens` tokens, in blocks of
+  // `block_size`: numbers of tokens that only ask for memory are lowered. REQUIRES: valid.
+  AttentionParams FittedTo(int num_tokens, int block_size) const;
 };
 
 // What a policy takes where a request leaves options unset: the defaults above, but sink tokens and

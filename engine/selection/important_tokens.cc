@@ -57,10 +57,11 @@ void ImportantTokens::TakeWithNeighbours(const AttentionParams& params,
   taken_.clear();
   // A token costs at most 1 + 2 * neighbours places; the list stays sorted so that none comes
   // twice.
+  const auto is_full = [&] { return static_cast<int>(taken_.size()) >= count; };
   for (const int32_t i : order_) {
-    for (int distance = 0; distance <= params.neighbours; ++distance) {
+    for (int distance = 0; distance <= params.neighbours && !is_full(); ++distance) {
       for (const int32_t token : {tokens[i] - distance, tokens[i] + distance}) {
-        if (static_cast<int>(taken_.size()) >= count) break;
+        if (is_full()) break;
         if (token < begin || token >= end) continue;
         const auto at = std::lower_bound(
             taken_.begin(), taken_.end(), token,
