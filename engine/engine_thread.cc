@@ -146,6 +146,9 @@ std::unique_ptr<RequestState> EngineThread::MakeState(GenerationRequest request,
     state->sequences[i].index = i;
   }
   state->request = std::move(request);
+  const int block_size = limits_.layout.block_size;
+  state->request.attention =
+      state->request.attention.FittedTo(footprint.blocks_per_sequence * block_size, block_size);
   state->sink = std::move(sink);
   return state;
 }
@@ -242,20 +245,32 @@ void EngineThread::EndExpired() {
 
 void EngineThread::AdmitRequests() {
   while (true) {
-    for (RequestState* request : scheduler_.Admit()) {
-      if (!request->sparse()) continue;
-      auto state = parts_.runner->NewState(request->request.attention,
-                                           static_cast<int>(request->sequences.size()) - 1);
-      if (state.ok()) {
-        request->sequences[0].state = *std::move(state);
-      } else {
-        committer_.Abort(request, state.status());
+    const absl::Span<RequestState* const> admitted = scheduler_.Admit();
+    for (size_t i = 0; i < admitted.size(); ++i) {
+      const absl::Status status = MakeAttention(admitted[i]);
+      if (status.ok()) continue;
+      // What others hold comes back; those behind it wait too, so that it gets its turn.
+      const bool may_fit_later = status.code() == absl::StatusCode::kResourceExhausted &&
+                                 parts_.runner->device_kv_used_bytes() > 0;
+      if (may_fit_later) {
+        for (size_t j = i; j < admitted.size(); ++j) scheduler_.PutBack(admitted[j]);
+        LetGoOfEnded();
+        return;
       }
+      committer_.Abort(admitted[i], status);
     }
     // A request that ended here has left its place to others.
     if (committer_.ended().empty()) return;
     LetGoOfEnded();
   }
+}
+
+absl::Status EngineThread::MakeAttention(RequestState* request) {
+  if (!request->sparse()) return absl::OkStatus();
+  const int num_forks = static_cast<int>(request->sequences.size()) - 1;
+  ASSIGN_OR_RETURN(request->sequences[0].state,
+                   parts_.runner->NewState(request->request.attention, num_forks));
+  return absl::OkStatus();
 }
 
 void EngineThread::RunStep(const ScheduledStep& step) {

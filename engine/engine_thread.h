@@ -60,9 +60,10 @@ class EngineThread final : public Engine {
   void Loop();
   bool TakeMail();  // waits while there is nothing to do; false: shut down
   void EndExpired();
-  // Admits what fits, and makes the states of sparse sequences; a request whose state cannot be
-  // made ends alone.
+  // Admits what fits, and makes the states of sparse sequences. A request for whose states the
+  // device tier has no room now goes on waiting; one whose states cannot be made ends alone.
   void AdmitRequests();
+  absl::Status MakeAttention(RequestState* request);
   void RunStep(const ScheduledStep& step);
   void RunAlone(const ScheduledStep& step);
   void LetGoOfEnded();

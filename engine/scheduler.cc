@@ -162,11 +162,26 @@ void Scheduler::AddChunk(RequestState* request, int num_tokens, absl::Time now) 
        .state = request->sequences[0].state.get()});
 }
 
-void Scheduler::Release(Sequence* sequence) {
+void Scheduler::ReleaseBlocks(Sequence* sequence) {
   sequence->state.reset();  // first: what it still has under way may use the blocks
   pool_->Release(sequence->block_table.blocks);
   pool_->Release(sequence->block_table.state_blocks);
   sequence->block_table = BlockTable{};
+}
+
+void Scheduler::PutBack(RequestState* request) {
+  for (Sequence& sequence : request->sequences) ReleaseBlocks(&sequence);
+  num_places_taken_ -= request->request.sampling.n;
+  running_.erase(std::find(running_.begin(), running_.end(), request));
+  request->stage = RequestState::Stage::kQueued;
+  waiting_.insert(request);
+  waiting_prompt_tokens_ += request->prompt_tokens();
+  next_queue_expiry_ =
+      std::min({next_queue_expiry_, request->queue_limit, request->request.deadline});
+}
+
+void Scheduler::Release(Sequence* sequence) {
+  ReleaseBlocks(sequence);
   sequence->finished = true;
   --num_places_taken_;
   may_admit_ = true;

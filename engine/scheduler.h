@@ -54,6 +54,10 @@ class Scheduler {
   // the next Admit().
   absl::Span<RequestState* const> Admit();
 
+  // Takes an admission back: there was no room for the request's state. It waits where it was, and
+  // is tried again when something was released or came. REQUIRES: admitted by the last Admit().
+  void PutBack(RequestState* request);
+
   // Lays out the next step of the admitted requests; `now` is noted as the start of those whose
   // first chunk it holds. After Admit(), empty only if nothing waits or runs.
   const ScheduledStep& Schedule(absl::Time now);
@@ -81,6 +85,7 @@ class Scheduler {
 
   bool TryAdmit(RequestState* request);
   void TakeBlocks(RequestState* request);
+  void ReleaseBlocks(Sequence* sequence);
   // `count` blocks, the first `num_shared` of them those of `first`.
   void Take(int count, int num_shared, const std::vector<BlockId>& first,
             std::vector<BlockId>* blocks);

@@ -54,6 +54,13 @@ TEST_F(EngineAllocationTest, SteadyDecodingAllocatesNothing) {
   EXPECT_EQ(AllocationsBetween(40, 140, /*num_requests=*/8, request), 0);
 }
 
+TEST_F(EngineAllocationTest, CountingWhatSparseAttentionDoesAllocatesNothing) {
+  GenerationRequest request = Ask("", 5, 100);
+  request.output.return_token_ids = false;
+  request.attention.policy = AttentionPolicy::kSketch;
+  EXPECT_EQ(AllocationsBetween(20, 90, /*num_requests=*/6, request), 0);
+}
+
 TEST_F(EngineAllocationTest, SamplingWithPenaltiesAllocatesNothing) {
   GenerationRequest request = Ask("", 5, 150);
   request.output.return_token_ids = false;

@@ -107,14 +107,15 @@ TEST_F(EngineAttentionTest, AbortAndDeadlineFreeStates) {
 TEST_F(EngineAttentionTest, AStateThatCannotBeMadeEndsItsRequestOnly) {
   config.max_num_seqs = 1;  // so that the next is admitted in the same look at the queue
   runner.before_state = [](const AttentionParams& params) -> absl::Status {
-    if (params.token_budget == 4097) return absl::ResourceExhaustedError("no room on the device");
+    if (params.misses == MissRule::kDeferred)
+      return absl::ResourceExhaustedError("no room on the device");
     return absl::OkStatus();
   };
   Start();
   runner.Hold();
   const auto before = Submit(Ask("before", 3, 2));
   GenerationRequest request = AskSparse("bad", 3, 2);
-  request.attention.token_budget = 4097;
+  request.attention.misses = MissRule::kDeferred;
   const auto bad = Submit(request);
   const auto good = Submit(AskSparse("good", 3, 2));
   runner.Resume();
@@ -124,6 +125,34 @@ TEST_F(EngineAttentionTest, AStateThatCannotBeMadeEndsItsRequestOnly) {
   EXPECT_TRUE(good->status().ok()) << good->status();
   EXPECT_TRUE(before->status().ok()) << before->status();
   ExpectIdle();
+}
+
+// Four states fit the device tier; a request of three completions needs three.
+TEST_F(EngineAttentionTest, WhatTheDeviceHasNoRoomForNowWaits) {
+  runner.device_states = 4;
+  Start();
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  std::vector<GenerationRequest> requests;
+  for (int i = 0; i < 12; ++i) {
+    requests.push_back(i % 4 == 3 ? Ask(std::to_string(i), 9, 6, i)
+                                  : AskSparse(std::to_string(i), 9, 6, i));
+    requests.back().sampling.n = i % 4 == 1 ? 3 : 1;
+    sinks.push_back(Submit(requests.back()));
+  }
+  for (int i = 0; i < 12; ++i) {
+    ASSERT_TRUE(sinks[i]->WaitDone());
+    ASSERT_TRUE(sinks[i]->status().ok()) << sinks[i]->status();
+    for (int index = 0; index < requests[i].sampling.n; ++index) {
+      EXPECT_EQ(sinks[i]->token_ids(index), Expected(requests[i], 0, index)) << i;
+    }
+  }
+  GenerationRequest never = AskSparse("never", 9, 6);
+  never.sampling.n = 5;
+  const auto refused = Submit(never);
+  ASSERT_TRUE(refused->WaitDone());
+  EXPECT_EQ(refused->status().code(), absl::StatusCode::kResourceExhausted);
+  ExpectIdle();
+  EXPECT_EQ(metrics.kv_device_used_bytes.Value(), 0);
 }
 
 TEST_F(EngineAttentionTest, AForkThatCannotBeMadeEndsItsRequestOnly) {

@@ -35,8 +35,8 @@ class LoadedRunner {
                                                             const Options& options);
 
   StepRunner& runner() { return *runner_; }
-  const KvStore& kv_store() const { return *kv_store_; }
   int vocab_size() const { return runner_->vocab_size(); }
+  const KvStore& kv_store() const { return *kv_store_; }
 
   // A sequence with room for `num_tokens`, and for the state of its attention's policy; blocks are
   // never reused.

@@ -26,10 +26,18 @@ uint64_t NextHash(uint64_t before, int position, int32_t token) {
 
 class ScriptedRunner::State : public SequenceState {
  public:
-  State(ScriptedRunner* runner, const AttentionParams& params) : runner_(runner), params_(params) {
+  // Has taken room for itself and `num_forks` forks.
+  State(ScriptedRunner* runner, const AttentionParams& params, int num_forks)
+      : runner_(runner), params_(params), num_forks_(num_forks) {
     ++runner->num_states_;
   }
-  ~State() override { --runner_->num_states_; }
+  ~State() override {
+    --runner_->num_states_;
+    runner_->num_device_states_ -= 1 + num_forks_;
+  }
+
+  // A fork takes over room that was taken for it.
+  bool GiveRoom() const { return num_forks_ > 0 && num_forks_-- > 0; }
 
   const AttentionParams& params() const { return params_; }
   void Attend(int context_len) {
@@ -46,6 +54,7 @@ class ScriptedRunner::State : public SequenceState {
  private:
   ScriptedRunner* const runner_;
   const AttentionParams params_;
+  mutable int num_forks_;  // that are still to come
   AttentionStats stats_;
 };
 
@@ -131,14 +140,21 @@ StateLayout ScriptedRunner::state_layout(const AttentionParams& params) const {
 }
 
 absl::StatusOr<std::unique_ptr<SequenceState>> ScriptedRunner::NewState(
-    const AttentionParams& params, int /*num_forks*/) {
+    const AttentionParams& params, int num_forks) {
   if (before_state) RETURN_IF_ERROR(before_state(params));
-  return std::make_unique<State>(this, params);
+  if (num_device_states_ + 1 + num_forks > device_states) {
+    return ResourceExhaustedError("the device tier has no room for {} states", 1 + num_forks);
+  }
+  num_device_states_ += 1 + num_forks;
+  return std::make_unique<State>(this, params, num_forks);
 }
 
 absl::StatusOr<std::unique_ptr<SequenceState>> ScriptedRunner::ForkState(
     const SequenceState& state) {
-  return NewState(static_cast<const State&>(state).params(), /*num_forks=*/0);
+  const State& forked = static_cast<const State&>(state);
+  if (before_state) RETURN_IF_ERROR(before_state(forked.params()));
+  if (!forked.GiveRoom()) return InternalError("no room was taken for the fork");
+  return std::make_unique<State>(this, forked.params(), 0);
 }
 
 uint64_t& ScriptedRunner::Row(const BlockTable& table, int position) {

@@ -48,7 +48,8 @@ class ScriptedRunner : public ModelRunner {
   std::function<void(const AttentionParams& params, int context_len, AttentionStats* stats)> attend;
   // Called before a state is made or forked; an error fails it.
   std::function<absl::Status(const AttentionParams& params)> before_state;
-  bool record = true;  // keep steps()
+  int device_states = 1 << 20;  // states that the device tier has room for, forks to come included
+  bool record = true;           // keep steps()
 
   int vocab_size() const override { return vocab_size_; }
   absl::Status Run(const StepPlan& plan) override;
@@ -60,6 +61,7 @@ class ScriptedRunner : public ModelRunner {
   absl::StatusOr<std::unique_ptr<SequenceState>> NewState(const AttentionParams& params,
                                                           int num_forks) override;
   absl::StatusOr<std::unique_ptr<SequenceState>> ForkState(const SequenceState& state) override;
+  int64_t device_kv_used_bytes() const override { return int64_t{num_device_states_} * 100; }
 
   // The logits that a sequence of these tokens has after its last one.
   std::vector<float> LogitsAfter(absl::Span<const int32_t> tokens) const;
@@ -96,6 +98,7 @@ class ScriptedRunner : public ModelRunner {
   const int vocab_size_;
   std::vector<uint64_t> rows_;  // [num_blocks * block_size]
   std::atomic<int> num_states_ = 0;
+  std::atomic<int> num_device_states_ = 0;
   std::vector<float> logits_;  // of the last plan
   std::vector<Rows> decode_, prefill_;
 
