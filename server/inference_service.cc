@@ -286,6 +286,12 @@ grpc::ServerUnaryReactor* InferenceService::GetServerInfo(grpc::CallbackServerCo
   info.mutable_uptime()->set_seconds(absl::ToInt64Seconds(parts_.clock->Now() - start_time_));
   info.mutable_configuration()->insert(options_.configuration.begin(),
                                        options_.configuration.end());
+  if (const auto model = parts_.lifecycle->ModelIfLoaded()) {
+    *info.mutable_attention() = ToProto(model->attention);
+    info.mutable_attention()->set_setting(model->attention_setting);
+    info.mutable_offload()->set_backend(model->offload_backend);
+    info.mutable_offload()->set_link_is_modelled(model->link_is_modelled);
+  }
   return Reply(context->DefaultReactor(), response, parsed, info);
 }
 

@@ -142,14 +142,32 @@ absl::Status BuildText(LoadedModel* model, ModelStack* stack) {
   return absl::OkStatus();
 }
 
-int64_t KvCapacityBytes(const ServerConfig& config, const KvLayout& layout, int max_model_len) {
+int64_t KvCapacityBytes(const ServerConfig& config, const KvLayout& layout,
+                        const LoadedModel& model) {
   if (config.kv_capacity_bytes) return *config.kv_capacity_bytes;
-  const int64_t free =
-      DefaultKvCapacityBytes({.limit_bytes = MemoryLimitBytes(), .used_bytes = ResidentBytes()});
+  const int64_t device = config.staged ? config.staged->device_capacity_bytes : 0;
+  const int64_t free = DefaultKvCapacityBytes(
+      {.limit_bytes = MemoryLimitBytes(), .used_bytes = ResidentBytes() + device});
   // More than every sequence at its longest is never used.
-  const int64_t most = int64_t{config.engine.max_num_seqs} * layout.blocks_for(max_model_len) *
+  const int blocks = layout.blocks_for(model.config.max_position);
+  const StateLayout state = StateLayoutFor(
+      config.attention, {.config = &model.config, .weights = &model.weights, .layout = layout});
+  const int state_blocks = state.kv_blocks() > 0 ? state.blocks_for(blocks) : 0;
+  const int64_t most = int64_t{config.engine.max_num_seqs} * (blocks + state_blocks) *
                        static_cast<int64_t>(layout.block_bytes());
   return std::min(free, most);
+}
+
+// How requests attend that do not say. When no flag says it either and the model does not go with
+// the default, that is dense attention.
+absl::StatusOr<AttentionParams> DefaultAttention(const ServerConfig& config,
+                                                 const StepRunner& runner) {
+  const absl::Status status = runner.CheckAttention(config.attention);
+  if (status.ok()) return config.attention;
+  if (config.attention_flags.any()) return Annotate(status, "the attention flags");
+  LogWarning("attention is dense unless a request says otherwise: {}",
+             std::string(status.message()));
+  return AttentionParams{};
 }
 
 absl::Status BuildEngine(const ServerConfig& config, LoadedModel model, Clock* clock,
@@ -159,7 +177,7 @@ absl::Status BuildEngine(const ServerConfig& config, LoadedModel model, Clock* c
   KvLayout layout = KvLayoutFor(model.config, model.compute_dtype);
   layout.block_size = config.block_size;
   HostTier::Options tier;
-  tier.capacity_bytes = KvCapacityBytes(config, layout, engine.max_model_len);
+  tier.capacity_bytes = KvCapacityBytes(config, layout, model);
   if (tier.capacity_bytes > MemoryLimitBytes()) {
     LogWarning(
         "--kv-capacity is {} bytes, more than the {} bytes of memory: using it all ends in "
@@ -167,8 +185,18 @@ absl::Status BuildEngine(const ServerConfig& config, LoadedModel model, Clock* c
         tier.capacity_bytes, MemoryLimitBytes());
   }
   tier.prefault = config.kv_prefault;
-  auto kv_store = KvStore::Create(layout, tier);
-  if (!kv_store.ok()) return Annotate(kv_store.status(), "--kv-capacity");
+  std::optional<KvStore::StagedOptions> staged;
+  if (config.staged) {
+    staged.emplace();
+    staged->device_capacity_bytes = config.staged->device_capacity_bytes;
+    staged->transfers.link_gbps = config.staged->link_gbps;
+    staged->transfers.link_latency_us = config.staged->link_latency_us;
+  }
+  auto kv_store = KvStore::Create(layout, tier, staged);
+  if (!kv_store.ok()) {
+    return Annotate(kv_store.status(),
+                    config.staged ? "--kv-capacity, --device-kv-capacity" : "--kv-capacity");
+  }
   stack->kv_store = *std::move(kv_store);
   stack->block_pool = std::make_unique<BlockPool>(layout, stack->kv_store->num_blocks());
   stack->compute_pool = std::make_unique<ComputePool>(config.num_threads > 0 ? config.num_threads
@@ -176,6 +204,7 @@ absl::Status BuildEngine(const ServerConfig& config, LoadedModel model, Clock* c
   StepRunnerOptions runner;
   runner.max_num_seqs = engine.max_num_seqs;
   runner.prefill_chunk_tokens = engine.prefill_chunk_tokens;
+  runner.recall_probe_rate = config.recall_probe_rate;
   RETURN_IF_ERROR(
       LoadPredictorFiles(config.predictor_files, config.model_path, model.config, &runner));
   ASSIGN_OR_RETURN(stack->runner,
@@ -201,6 +230,12 @@ size_t MaxTextBytes(const Tokenizer& tokenizer, int max_model_len) {
   return kShrinkage * longest * static_cast<size_t>(max_model_len);
 }
 
+int64_t StateBytesPerToken(const StateLayout& state, const KvLayout& layout) {
+  const int64_t bytes =
+      static_cast<int64_t>(state.record_bytes) * state.num_layers * state.num_kv_heads;
+  return bytes / layout.block_size;
+}
+
 absl::StatusOr<ModelStack> BuildModelStack(const ServerConfig& config, Clock* clock,
                                            Metrics* metrics) {
   ModelStack stack;
@@ -215,6 +250,16 @@ absl::StatusOr<ModelStack> BuildModelStack(const ServerConfig& config, Clock* cl
   served->max_text_bytes = MaxTextBytes(*stack.tokenizer, served->max_model_len);
   if (stack.chat_template) served->chat_template_source = *model.chat_template;
   RETURN_IF_ERROR(BuildEngine(config, std::move(model), clock, metrics, &stack));
+  ASSIGN_OR_RETURN(served->attention, DefaultAttention(config, *stack.runner));
+  if (config.attention_flags.setting && served->attention.sparse()) {
+    served->attention_setting = AttentionSettingName(*config.attention_flags.setting);
+  }
+  served->attention_state_bytes_per_token =
+      StateBytesPerToken(stack.runner->state_layout(served->attention), stack.kv_store->layout());
+  if (config.staged) {
+    served->offload_backend = "staged";
+    served->link_is_modelled = config.staged->link_gbps > 0 || config.staged->link_latency_us > 0;
+  }
   served->kv_dtype = DTypeName(stack.kv_store->layout().dtype);
   served->kv_bytes_per_token = static_cast<int64_t>(stack.kv_store->layout().token_bytes());
   served->engine = stack.engine.get();
@@ -302,10 +347,12 @@ absl::Status Serve(const ServerConfig& config) {
   ASSIGN_OR_RETURN(stack, BuildModelStack(config, &clock, &metrics));
   lifecycle.SetServing(stack.served);
   grpc_server->SetReady(true);
-  LogInfo("serving {} ({}, {} tokens of context, {:.1f} GiB of KV cache) after {:.1f} s",
-          stack.served->name, stack.served->dtype, stack.served->max_model_len,
-          static_cast<double>(stack.kv_store->capacity_bytes()) / 0x1p30,
-          absl::ToDoubleSeconds(clock.Now() - load_start));
+  LogInfo(
+      "serving {} ({}, {} tokens of context, {} attention, {:.1f} GiB of KV cache) after {:.1f} s",
+      stack.served->name, stack.served->dtype, stack.served->max_model_len,
+      PolicyName(stack.served->attention.policy),
+      static_cast<double>(stack.kv_store->capacity_bytes()) / 0x1p30,
+      absl::ToDoubleSeconds(clock.Now() - load_start));
 
   signals.WaitForFirst();
   Drain(config, &lifecycle, &streams, grpc_server.get(), stack.engine.get());

@@ -2,7 +2,6 @@
 #include "server/proto_convert.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <utility>
 
@@ -26,11 +25,6 @@ constexpr int kMaxCompletions = 128;
 constexpr int kMaxTopLogprobs = 20;
 constexpr int kMaxStreamInterval = 4096;
 constexpr int kMaxPriority = 1000;
-
-// Policies that exist, though this server has only the first.
-constexpr std::array<const char*, 11> kPolicies = {"dense",         "tokenbutler", "sketch", "pca",
-                                                   "quest",         "exact",       "snapkv", "h2o",
-                                                   "streaming_llm", "xkv",         "random"};
 
 absl::Status CheckTokenIds(const char* field, const google::protobuf::RepeatedField<int32_t>& ids,
                            int vocab_size) {
@@ -206,7 +200,7 @@ absl::StatusOr<OutputParams> ToOutput(const v1::OutputOptions& message) {
   return output;
 }
 
-// Fields of features that are known but not built: sessions, prefix caches, sparse attention.
+// Fields of features that are known but not built: sessions, prefix caches.
 absl::Status CheckSupported(const v1::GenerateRequest& message) {
   if (!message.session_name().empty()) {
     return Unsupported("session_name", Quoted(message.session_name()), "it must be empty");
@@ -217,25 +211,6 @@ absl::Status CheckSupported(const v1::GenerateRequest& message) {
   }
   if (!message.cache().salt().empty()) {
     return Unsupported("cache.salt", Quoted(message.cache().salt()), "it must be empty");
-  }
-  const v1::AttentionOptions& attention = message.attention();
-  const std::string& policy = attention.policy();
-  if (!policy.empty() && policy != kPolicies[0]) {
-    const bool known = std::find(kPolicies.begin(), kPolicies.end(), policy) != kPolicies.end();
-    if (known) return Unsupported("attention.policy", Quoted(policy), "it must be 'dense'");
-    return BadChoice("attention.policy", policy, fmt::format("{}", fmt::join(kPolicies, ", ")));
-  }
-  const std::pair<const char*, bool> sparse_options[] = {
-      {"attention.token_budget", attention.has_token_budget()},
-      {"attention.sink_tokens", attention.has_sink_tokens()},
-      {"attention.local_window", attention.has_local_window()},
-      {"attention.prediction_interval", attention.has_prediction_interval()},
-      {"attention.candidates", attention.has_candidates()},
-      {"attention.neighbours", attention.has_neighbours()},
-      {"attention.top_p", attention.has_top_p()},
-  };
-  for (const auto& [field, is_set] : sparse_options) {
-    if (is_set) return Unsupported(field, "set", "attention is dense");
   }
   return absl::OkStatus();
 }
@@ -268,6 +243,8 @@ absl::StatusOr<GenerateCall> ToGenerateCall(const v1::GenerateRequest& message,
   ASSIGN_OR_RETURN(call.request.stop, ToStop(message.stop(), model));
   ASSIGN_OR_RETURN(call.request.logprobs, ToLogprobs(message.logprobs()));
   ASSIGN_OR_RETURN(call.request.output, ToOutput(message.output()));
+  ASSIGN_OR_RETURN(const AttentionOptions attention, ToAttentionOptions(message.attention()));
+  ASSIGN_OR_RETURN(call.request.attention, ResolveAttention(model.attention, attention));
   RETURN_IF_ERROR(CheckInt("priority", message.priority(), -kMaxPriority, kMaxPriority));
   call.request.priority = message.priority();
   return call;

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
 #include "engine/request.h"
+#include "engine/selection/attention_options.h"
 #include "engine/token_sink.h"
 #include "server/request_preparer.h"
 #include "server/served_model.h"
@@ -32,6 +33,10 @@ absl::StatusOr<GenerateCall> ToGenerateCall(const v1::GenerateRequest& message,
 // What can only be checked once the prompt's tokens are known. INVALID_ARGUMENT.
 absl::Status CheckPromptLength(const GenerationRequest& request, const ServedModel& model);
 
+// What is set of a request's attention; bounds are checked when it is resolved (ResolveAttention).
+// INVALID_ARGUMENT for names that are none.
+absl::StatusOr<AttentionOptions> ToAttentionOptions(const v1::AttentionOptions& message);
+
 absl::StatusOr<PromptInput> ToPromptInput(const v1::TokenizeRequest& message,
                                           const ServedModel& model);
 absl::StatusOr<std::vector<int32_t>> ToTokenIds(const v1::DetokenizeRequest& message,
@@ -51,6 +56,8 @@ void AppendTo(const std::vector<PositionLogprobs>& logprobs, const Tokenizer& to
 // log-probabilities only; a call that was aborted before it reached the engine has none.
 void ToProto(const StreamEvent& event, const std::string& request_id, const Tokenizer* tokenizer,
              v1::GenerateResponse* out);
+// Every option that the policy uses; query and keys when they are not the policy's own choice.
+v1::AttentionOptions ToProto(const AttentionParams& params);
 v1::ModelInfo ToProto(const ServedModel& model);
 v1::GetLoadResponse ToProto(const EngineLoad& load);
 

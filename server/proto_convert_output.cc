@@ -41,6 +41,22 @@ void Set(const TokenLogprob& value, const Tokenizer& tokenizer, v1::TokenLogprob
   out->set_rank(value.rank);
 }
 
+v1::OffloadStats ToProto(const AttentionStats& stats) {
+  const OffloadCounters& counters = stats.offload;
+  v1::OffloadStats out;
+  out.set_host_to_device_bytes(counters.host_to_device_bytes);
+  out.set_device_to_host_bytes(counters.device_to_host_bytes);
+  if (stats.attended_lists > 0) {
+    out.set_mean_tokens_attended(static_cast<double>(stats.attended_tokens) /
+                                 static_cast<double>(stats.attended_lists));
+  }
+  out.set_hit_ratio(counters.lookups == 0 ? 1
+                                          : static_cast<double>(counters.hits) /
+                                                static_cast<double>(counters.lookups));
+  Set(counters.stall, out.mutable_stall());
+  return out;
+}
+
 const char* ScalingName(RopeConfig::Scaling scaling) {
   switch (scaling) {
     case RopeConfig::Scaling::kNone:
@@ -79,6 +95,7 @@ v1::Finished ToProto(const FinishedOutput& output, const std::string& request_id
   Set(output.prefill_time, out.mutable_timings()->mutable_prefill());
   Set(output.time_to_first_token, out.mutable_timings()->mutable_first_token());
   Set(output.decode_time, out.mutable_timings()->mutable_decode());
+  if (output.attention.has_value()) *out.mutable_offload() = ToProto(*output.attention);
   out.set_seed(output.seed);
   out.set_request_id(request_id);
   return out;
@@ -131,6 +148,7 @@ v1::ModelInfo ToProto(const ServedModel& model) {
   out.set_dtype(model.dtype);
   out.set_kv_dtype(model.kv_dtype);
   out.set_kv_bytes_per_token(model.kv_bytes_per_token);
+  out.set_attention_state_bytes_per_token(model.attention_state_bytes_per_token);
   out.set_rope_scaling(ScalingName(model.config.rope.scaling));
   if (const auto bos = model.tokenizer->bos_id()) out.set_bos_token_id(*bos);
   for (const int32_t id : model.tokenizer->eos_ids()) out.add_eos_token_ids(id);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/models/model_config.h"
+#include "engine/selection/attention_params.h"
 
 namespace tokenbutler {
 
@@ -19,12 +20,17 @@ class Tokenizer;
 struct ServedModel {
   std::string name;  // what GenerateRequest.model may say
   ModelConfig config;
-  int max_model_len = 0;             // tokens of prompt and completion together
-  int max_num_seqs = 0;              // sequences decoded together: the bound of sampling.n
-  size_t max_text_bytes = 0;         // a longer text cannot fit max_model_len tokens
-  std::string dtype;                 // of weights and activations
-  std::string kv_dtype;              // of the KV cache
-  int64_t kv_bytes_per_token = 0;    // all layers
+  int max_model_len = 0;           // tokens of prompt and completion together
+  int max_num_seqs = 0;            // sequences decoded together: the bound of sampling.n
+  size_t max_text_bytes = 0;       // a longer text cannot fit max_model_len tokens
+  std::string dtype;               // of weights and activations
+  std::string kv_dtype;            // of the KV cache
+  int64_t kv_bytes_per_token = 0;  // all layers
+  AttentionParams attention;       // of a request that asks for nothing
+  std::string attention_setting;   // by which it was chosen; empty: none
+  int64_t attention_state_bytes_per_token = 0;  // that it keeps beside the KV cache
+  std::string offload_backend = "direct";       // or "staged"
+  bool link_is_modelled = false;
   std::string chat_template_source;  // Jinja; empty: none
 
   Engine* engine = nullptr;

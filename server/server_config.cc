@@ -7,6 +7,7 @@
 
 #include "CLI/CLI.hpp"
 #include "base/status.h"
+#include "server/attention_flags.h"
 #include "server/version.h"
 
 namespace tokenbutler {
@@ -214,6 +215,51 @@ void AddEngineFlags(CLI::App& app, ServerConfig* config) {
       ->group(kGroup);
 }
 
+// The flags of the device tier, before it is known whether there is one.
+struct OffloadFlags {
+  bool staged = false;
+  StagedFlags options;
+  std::vector<CLI::Option*> need_staged;
+};
+
+absl::StatusOr<bool> ParseOffload(const std::string& text) {
+  if (text == "direct") return false;
+  if (text == "staged") return true;
+  return InvalidArgumentError("'{}' must be direct or staged", text);
+}
+
+void AddOffloadFlags(CLI::App& app, OffloadFlags* flags) {
+  constexpr char kGroup[] = "Device tier";
+  AddParsed(app, "--offload",
+            "direct: attention gathers selected tokens from the KV cache itself; staged: they are "
+            "moved to a memory of their own first, as to a device",
+            &flags->staged, ParseOffload, "direct")
+      ->group(kGroup);
+  flags->need_staged = {
+      AddParsed(app, "--device-kv-capacity", "Memory for the selected tokens of all sequences",
+                &flags->options.device_capacity_bytes, ParseBytes, "1GiB")
+          ->group(kGroup),
+      app.add_option("--link-gbps", flags->options.link_gbps,
+                     "Model a link of that many 10^9 bytes a second, each way; 0: no model")
+          ->check(CLI::Range(0.0, 1e6))
+          ->capture_default_str()
+          ->group(kGroup),
+      app.add_option("--link-latency-us", flags->options.link_latency_us,
+                     "Latency of the modelled link in microseconds")
+          ->check(CLI::Range(0.0, 1e6))
+          ->capture_default_str()
+          ->group(kGroup)};
+}
+
+absl::StatusOr<std::optional<StagedFlags>> ResolveOffload(const OffloadFlags& flags) {
+  if (flags.staged) return std::optional(flags.options);
+  for (const CLI::Option* option : flags.need_staged) {
+    if (option->count() == 0) continue;
+    return InvalidArgumentError("{} is set, which needs --offload staged", option->get_name());
+  }
+  return std::optional<StagedFlags>();
+}
+
 void AddLogFlags(CLI::App& app, ServerConfig* config) {
   AddParsed(app, "--log-format", "text or json", &config->log_format, ParseLogFormat, "text")
       ->group("Log");
@@ -265,6 +311,15 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, const char* const* argv) 
   AddModelFlags(app, &config);
   AddNetworkFlags(app, &config);
   AddEngineFlags(app, &config);
+  AddAttentionFlags(app, &config.attention_flags);
+  OffloadFlags offload;
+  AddOffloadFlags(app, &offload);
+  app.add_option("--recall-probe-rate", config.recall_probe_rate,
+                 "Share of sparse decode steps in which a layer's selection is compared with "
+                 "exact attention (selection_recall_ratio)")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str()
+      ->group("Engine");
   AddLogFlags(app, &config);
   try {
     app.parse(argc, argv);
@@ -275,6 +330,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, const char* const* argv) 
   } catch (const CLI::Error& error) {
     return InvalidArgumentError("{}", error.what());
   }
+  ASSIGN_OR_RETURN(config.attention, ResolveAttentionFlags(config.attention_flags));
+  ASSIGN_OR_RETURN(config.staged, ResolveOffload(offload));
   config.effective = EffectiveFlags(app);
   return CommandLine{.config = std::move(config), .text = ""};
 }

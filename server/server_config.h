@@ -11,11 +11,20 @@
 #include "base/logging.h"
 #include "engine/engine_config.h"
 #include "engine/models/overrides.h"
+#include "engine/selection/attention_options.h"
 #include "server/grpc_server.h"
 #include "server/predictor_files.h"
 #include "server/request_preparer.h"
 
 namespace tokenbutler {
+
+// A device tier with a memory of its own (KvStore::StagedOptions).
+struct StagedFlags {
+  int64_t device_capacity_bytes = int64_t{1} << 30;  // for all sequences together
+  // A modelled link; 0: none.
+  double link_gbps = 0;
+  double link_latency_us = 0;
+};
 
 // Everything that can be set about a server; each flag of the same name is described by --help.
 struct ServerConfig {
@@ -31,8 +40,15 @@ struct ServerConfig {
   std::optional<DType> compute_dtype;        // unset: bf16 where the CPU has it
   std::optional<int64_t> kv_capacity_bytes;  // unset: from the memory that is free
   int block_size = 128;                      // tokens of a KV block
+  // The device tier: unset is `direct`, where it is the host memory itself.
+  std::optional<StagedFlags> staged;
   bool kv_prefault = false;
   EngineConfig engine;
+  // How requests attend that do not say: the flags as given, and what they amount to. Another model
+  // may still refuse that (main.cc).
+  AttentionOptions attention_flags;
+  AttentionParams attention;
+  double recall_probe_rate = 0.01;
   int num_threads = 0;  // of the compute pool; 0: one per CPU this process may use
   RequestPreparer::Options preparer;
 

@@ -116,7 +116,6 @@ def test_duplicate_request_id(stub):
 
 def test_options_of_later_versions_are_refused(stub):
     for request in (chat_request("Hi", session_name="mine"),
-                    chat_request("Hi", attention=options_pb2.AttentionOptions(policy="tokenbutler")),
                     chat_request("Hi", cache=options_pb2.CacheOptions(use_prefix_cache=True))):
         expect_error(grpc.StatusCode.UNIMPLEMENTED, lambda: ask(stub, request))
 

@@ -172,12 +172,111 @@ void AddNames(Rows& rows) {
     rows.push_back({"request_id", "request_id", "[A-Za-z0-9._:-]",
                     [id](Request& r) { r.set_request_id(id); }});
   }
-  for (const char* policy : {"vibes", "oracle", "Dense"}) {
-    rows.push_back({"attention.policy", policy, "dense, tokenbutler, sketch, pca, quest, exact",
-                    [policy](Request& r) { r.mutable_attention()->set_policy(policy); }});
-  }
   rows.push_back({"cache.salt", "257 bytes", "256",
                   [](Request& r) { r.mutable_cache()->set_salt(std::string(257, 's')); }});
+}
+
+void AddAttentionNames(Rows& rows) {
+  using Options = v1::AttentionOptions;
+  const auto add = [&](const std::string& name, const std::string& choices,
+                       const std::vector<const char*>& values, auto set) {
+    for (const char* value : values) {
+      rows.push_back({"attention." + name, value, choices,
+                      [set, value](Request& r) { set(r.mutable_attention(), value); }});
+    }
+  };
+  add("policy",
+      "dense, tokenbutler, sketch, pca, quest, exact, snapkv, h2o, streaming_llm, xkv, random",
+      {"vibes", "oracle", "Dense", " dense"},
+      [](Options* o, const char* value) { o->set_policy(value); });
+  for (const std::string& value : {std::string(100'000, 'x'), std::string("a\nb")}) {
+    rows.push_back({"attention.policy", "attention.policy is '", "must be one of",
+                    [value](Request& r) { r.mutable_attention()->set_policy(value); }});
+  }
+  add("setting", "quality, fast", {"slow", "Fast"},
+      [](Options* o, const char* value) { o->set_setting(value); });
+  add("query", "real, lookahead, mlp", {"key", "MLP"},
+      [](Options* o, const char* value) { o->set_query(value); });
+  add("keys", "projected, bits1, bits2, bits4", {"bits3", "2"},
+      [](Options* o, const char* value) { o->set_keys(value); });
+  add("misses", "on_demand, deferred", {"never", "true"},
+      [](Options* o, const char* value) { o->set_misses(value); });
+}
+
+void AddAttentionNumbers(Rows& rows) {
+  using Options = v1::AttentionOptions;
+  const auto add_int = [&](const std::string& name, const std::string& bound,
+                           const std::vector<int>& values, void (Options::*set)(int32_t)) {
+    for (const int value : values) {
+      rows.push_back(
+          {"attention." + name, fmt::format("is {}", value), bound, [set, value](Request& r) {
+             r.mutable_attention()->set_policy("sketch");
+             (r.mutable_attention()->*set)(value);
+           }});
+    }
+  };
+  add_int("token_budget", "[1, 16777216]", {0, -1, kMin, kMax, (1 << 24) + 1},
+          &Options::set_token_budget);
+  add_int("token_budget", "128 + 512", {1, 128, 512, 640}, &Options::set_token_budget);
+  add_int("sink_tokens", "[0, 16777216]", {-1, kMin, kMax}, &Options::set_sink_tokens);
+  add_int("local_window", "[1, 16777216]", {0, -1, kMin, kMax}, &Options::set_local_window);
+  add_int("prediction_interval", "[1, 16]", {0, -1, 17, kMin, kMax},
+          &Options::set_prediction_interval);
+  add_int("candidates", "[0, 16777216]", {-1, kMin, kMax}, &Options::set_candidates);
+  add_int("candidates", "at least token_budget, 4096", {1, 4095}, &Options::set_candidates);
+  add_int("neighbours", "[0, 16777216]", {-1, kMin, kMax}, &Options::set_neighbours);
+  for (const float value : {kNan, kInf, -kInf, 0.0f, -0.5f, 1.01f}) {
+    rows.push_back({"attention.top_p", "is ", "(0, 1]", [value](Request& r) {
+                      r.mutable_attention()->set_policy("sketch");
+                      r.mutable_attention()->set_top_p(value);
+                    }});
+    rows.push_back({"attention.scan_fraction", "is ", "(0, 1]", [value](Request& r) {
+                      r.mutable_attention()->set_policy("sketch");
+                      r.mutable_attention()->set_scan_fraction(value);
+                    }});
+  }
+}
+
+// The fixture's default is dense, which uses no option; streaming_llm and quest use few.
+void AddAttentionCombinations(Rows& rows) {
+  using Options = v1::AttentionOptions;
+  const std::vector<std::pair<std::string, std::function<void(Options*)>>> options = {
+      {"prediction_interval", [](Options* o) { o->set_prediction_interval(1); }},
+      {"candidates", [](Options* o) { o->set_candidates(0); }},
+      {"neighbours", [](Options* o) { o->set_neighbours(0); }},
+      {"top_p", [](Options* o) { o->set_top_p(1); }},
+      {"query", [](Options* o) { o->set_query("real"); }},
+      {"keys", [](Options* o) { o->set_keys("bits2"); }},
+      {"scan_fraction", [](Options* o) { o->set_scan_fraction(1); }}};
+  for (const auto& [name, set] : options) {
+    for (const std::string policy : {"", "dense", "streaming_llm", "quest", "h2o"}) {
+      rows.push_back({"attention." + name, policy.empty() ? "\"dense\"" : policy,
+                      "must be unset or the policy one of tokenbutler, sketch, pca",
+                      [set = set, policy](Request& r) {
+                        r.mutable_attention()->set_policy(policy);
+                        set(r.mutable_attention());
+                      }});
+    }
+  }
+  for (const char* policy : {"", "dense"}) {
+    rows.push_back({"attention.token_budget", "\"dense\"", "tokenbutler", [policy](Request& r) {
+                      r.mutable_attention()->set_policy(policy);
+                      r.mutable_attention()->set_token_budget(4096);
+                    }});
+    rows.push_back({"attention.misses", "\"dense\"", "tokenbutler", [policy](Request& r) {
+                      r.mutable_attention()->set_policy(policy);
+                      r.mutable_attention()->set_misses("deferred");
+                    }});
+    rows.push_back(
+        {"attention.dense_first_layer", "\"dense\"", "tokenbutler", [policy](Request& r) {
+           r.mutable_attention()->set_policy(policy);
+           r.mutable_attention()->set_dense_first_layer(true);
+         }});
+  }
+  rows.push_back({"attention.setting", "\"fast\"", "\"sketch\"", [](Request& r) {
+                    r.mutable_attention()->set_policy("exact");
+                    r.mutable_attention()->set_setting("fast");
+                  }});
 }
 
 TEST(BadRequestTest, EveryFieldTimesEveryKindOfBadValue) {
@@ -188,7 +287,10 @@ TEST(BadRequestTest, EveryFieldTimesEveryKindOfBadValue) {
   AddStopsAndOutput(rows);
   AddInputs(rows);
   AddNames(rows);
-  ASSERT_GT(rows.size(), 90);
+  AddAttentionNames(rows);
+  AddAttentionNumbers(rows);
+  AddAttentionCombinations(rows);
+  ASSERT_GT(rows.size(), 170);
   for (const BadRequest& row : rows) {
     Request request = TextRequest("Hello", 5);
     row.set(request);
@@ -230,6 +332,10 @@ TEST(BadRequestTest, TextThatIsNotUtf8) {
       {"stop.strings[0]", [](Request& r) { return r.mutable_stop()->add_strings(); }},
       {"cache.salt", [](Request& r) { return r.mutable_cache()->mutable_salt(); }},
       {"attention.policy", [](Request& r) { return r.mutable_attention()->mutable_policy(); }},
+      {"attention.setting", [](Request& r) { return r.mutable_attention()->mutable_setting(); }},
+      {"attention.query", [](Request& r) { return r.mutable_attention()->mutable_query(); }},
+      {"attention.keys", [](Request& r) { return r.mutable_attention()->mutable_keys(); }},
+      {"attention.misses", [](Request& r) { return r.mutable_attention()->mutable_misses(); }},
   };
   for (const Row& row : rows) {
     Request request;

@@ -219,6 +219,8 @@ TEST(InfoTest, ModelServerAndLoad) {
   TestServer::Options options;
   options.service.build = {.version = "1.2.3", .torch = "2.11", .cuda = "none", .isa = "avx2"};
   options.service.configuration = {{"--model", "m.gguf"}};
+  options.attention = DefaultParams(AttentionPolicy::kSketch);
+  options.attention.keys = KeyFormat::kBits2;
   TestServer server(options);
   v1::GetModelInfoResponse model;
   v1::GetServerInfoResponse info;
@@ -239,6 +241,11 @@ TEST(InfoTest, ModelServerAndLoad) {
   EXPECT_EQ(info.isa(), "avx2");
   EXPECT_EQ(info.state(), v1::SERVER_STATE_SERVING);
   EXPECT_EQ(info.configuration().at("--model"), "m.gguf");
+  EXPECT_EQ(info.attention().policy(), "sketch");
+  EXPECT_EQ(info.attention().token_budget(), 4096);
+  EXPECT_EQ(info.attention().keys(), "bits2");
+  EXPECT_EQ(info.offload().backend(), "direct");
+  EXPECT_FALSE(info.offload().link_is_modelled());
 
   server.engine().Hold(true);
   grpc::ClientContext held;

@@ -105,6 +105,77 @@ TEST_F(ProtoConvertTest, EveryFieldArrives) {
   EXPECT_EQ(call.request.priority, -1000);
 }
 
+TEST_F(ProtoConvertTest, AttentionComesFromTheServerUnlessTheRequestSaysSo) {
+  model_.attention = DefaultParams(AttentionPolicy::kSketch);
+  model_.attention.token_budget = 2000;
+  EXPECT_EQ(Convert("text: 'x'").request.attention.policy, AttentionPolicy::kSketch);
+  EXPECT_EQ(Convert("text: 'x'").request.attention.token_budget, 2000);
+  const AttentionParams dense =
+      Convert("text: 'x' attention { policy: 'dense' }").request.attention;
+  EXPECT_FALSE(dense.sparse());
+  const AttentionParams all = Convert(R"(
+      text: 'x' attention { policy: "tokenbutler" token_budget: 1000 sink_tokens: 10
+        local_window: 20 prediction_interval: 4 candidates: 3000 neighbours: 1 top_p: 0.5
+        query: "lookahead" keys: "bits4" scan_fraction: 0.125 dense_first_layer: true
+        misses: "deferred" })")
+                                  .request.attention;
+  EXPECT_EQ(all.policy, AttentionPolicy::kTokenButler);
+  EXPECT_EQ(all.token_budget, 1000);
+  EXPECT_EQ(all.sink_tokens, 10);
+  EXPECT_EQ(all.local_window, 20);
+  EXPECT_EQ(all.prediction_interval, 4);
+  EXPECT_EQ(all.candidates, 3000);
+  EXPECT_EQ(all.neighbours, 1);
+  EXPECT_EQ(all.top_p, 0.5f);
+  EXPECT_EQ(all.query, QuerySource::kLookahead);
+  EXPECT_EQ(all.keys, KeyFormat::kBits4);
+  EXPECT_EQ(all.scan_fraction, 0.125f);
+  EXPECT_TRUE(all.dense_first_layer);
+  EXPECT_EQ(all.misses, MissRule::kDeferred);
+  EXPECT_EQ(Convert("text: 'x' attention { setting: 'fast' }").request.attention.candidates,
+            WithSetting(AttentionSetting::kFast, model_.attention).candidates);
+}
+
+TEST_F(ProtoConvertTest, AttentionGoesThereAndBack) {
+  for (const char* policy : {"dense", "tokenbutler", "sketch", "pca", "quest", "exact", "snapkv",
+                             "h2o", "streaming_llm", "xkv", "random"}) {
+    AttentionParams params = DefaultParams(*ParsePolicy(policy));
+    params.misses = MissRule::kDeferred;
+    const v1::AttentionOptions message = ToProto(params);
+    EXPECT_EQ(message.policy(), policy);
+    EXPECT_EQ(message.has_token_budget(), params.sparse());
+    const auto options = ToAttentionOptions(message);
+    ASSERT_TRUE(options.ok()) << options.status();
+    const auto back = ResolveAttention(AttentionParams{}, *options);
+    ASSERT_TRUE(back.ok()) << back.status();
+    EXPECT_EQ(ToProto(*back).SerializeAsString(), message.SerializeAsString()) << policy;
+  }
+}
+
+TEST_F(ProtoConvertTest, FinishedTellsWhatSparseAttentionDid) {
+  FinishedOutput output;
+  output.attention.emplace();
+  EXPECT_TRUE(ToProto(output, "id").has_offload());
+  EXPECT_EQ(ToProto(output, "id").offload().mean_tokens_attended(), 0);
+  EXPECT_EQ(ToProto(output, "id").offload().hit_ratio(), 1) << "nothing was missing";
+  output.attention->attended_lists = 4;
+  output.attention->attended_tokens = 10;
+  OffloadCounters& counters = output.attention->offload;
+  counters.host_to_device_bytes = 5;
+  counters.prefetched_bytes = 2;
+  counters.device_to_host_bytes = 7;
+  counters.lookups = 8;
+  counters.hits = 6;
+  counters.stall = absl::Milliseconds(1250);
+  const v1::OffloadStats stats = ToProto(output, "id").offload();
+  EXPECT_EQ(stats.host_to_device_bytes(), 5);
+  EXPECT_EQ(stats.device_to_host_bytes(), 7);
+  EXPECT_EQ(stats.mean_tokens_attended(), 2.5);
+  EXPECT_EQ(stats.hit_ratio(), 0.75);
+  EXPECT_EQ(stats.stall().seconds(), 1);
+  EXPECT_EQ(stats.stall().nanos(), 250'000'000);
+}
+
 TEST_F(ProtoConvertTest, PromptLogprobsAloneAskForTheChosenTokens) {
   EXPECT_EQ(Convert("text: 'x' logprobs { include_prompt: true }").request.logprobs.top, 0);
 }

@@ -243,6 +243,75 @@ TEST_F(RealModelTest, CancelsAndDeadlinesInPrefillAndDecodeFreeEverything) {
   EXPECT_EQ(server_->Metric("generation_tokens_total"), generated) << "it works for nobody";
 }
 
+v1::GenerateRequest LongPrompt(const char* policy, int max_tokens) {
+  v1::GenerateRequest request;
+  for (int i = 0; i < 300; ++i) request.mutable_token_ids()->add_ids(100 + i * 37 % 5000);
+  request.set_max_tokens(max_tokens);
+  request.mutable_sampling()->set_temperature(0);
+  request.mutable_stop()->set_ignore_eos(true);
+  request.mutable_output()->set_return_token_ids(true);
+  request.mutable_attention()->set_policy(policy);
+  return request;
+}
+
+void SetBudget(int token_budget, v1::GenerateRequest* request) {
+  request->mutable_attention()->set_token_budget(token_budget);
+  request->mutable_attention()->set_sink_tokens(4);
+  request->mutable_attention()->set_local_window(16);
+}
+
+TEST_F(RealModelTest, SparseRequestsTellWhatTheyAttendedTo) {
+  const StreamResult dense = Generate(LongPrompt("dense", 8));
+  ASSERT_TRUE(dense.status.ok()) << dense.status.error_message();
+  EXPECT_FALSE(dense.finished().at(0).has_offload());
+  for (const char* policy : {"exact", "sketch", "random"}) {
+    v1::GenerateRequest request = LongPrompt(policy, 8);
+    SetBudget(160, &request);
+    const StreamResult sparse = Generate(request);
+    ASSERT_TRUE(sparse.status.ok()) << sparse.status.error_message();
+    const v1::OffloadStats stats = sparse.finished().at(0).offload();
+    EXPECT_EQ(stats.mean_tokens_attended(), 160) << policy;
+    EXPECT_EQ(stats.hit_ratio(), 1) << policy;
+    EXPECT_EQ(stats.host_to_device_bytes(), 0) << policy;
+    SetBudget(400, &request);
+    const StreamResult everything = Generate(request);
+    EXPECT_EQ(Ids(everything), Ids(dense)) << policy;
+    EXPECT_EQ(everything.finished().at(0).offload().mean_tokens_attended(), 304) << policy;
+  }
+  ExpectIdle();
+}
+
+TEST_F(RealModelTest, AttentionThatTheModelCannotDoIsRefusedNamingTheField) {
+  v1::GenerateRequest request = LongPrompt("sketch", 4);
+  SetBudget(4 + 128 + 1, &request);  // a block has 128 tokens
+  EXPECT_TRUE(Generate(request).status.ok());
+  SetBudget(4 + 128, &request);
+  const StreamResult refused = Generate(request);
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.status.error_message(),
+              ::testing::HasSubstr("attention.token_budget is 132"));
+  EXPECT_EQ(Detail<google::rpc::BadRequest>(refused.status)->field_violations(0).field(),
+            "attention.token_budget");
+  ExpectIdle();
+}
+
+TEST_F(RealModelTest, TheServerTellsItsAttention) {
+  v1::GetServerInfoResponse info;
+  v1::GetModelInfoResponse model;
+  grpc::ClientContext info_context, model_context;
+  ASSERT_TRUE(stub_->GetServerInfo(&info_context, {}, &info).ok());
+  ASSERT_TRUE(stub_->GetModelInfo(&model_context, {}, &model).ok());
+  EXPECT_EQ(info.attention().policy(), "sketch");
+  EXPECT_EQ(info.attention().setting(), "");
+  EXPECT_EQ(info.attention().token_budget(), 4096);
+  EXPECT_EQ(info.offload().backend(), "direct");
+  // 2-bit keys with their scales: less than a tenth of the cache, more than the codes alone.
+  const int64_t codes = int64_t{30} * 3 * 64 / 4;
+  EXPECT_GT(model.model().attention_state_bytes_per_token(), codes);
+  EXPECT_LT(model.model().attention_state_bytes_per_token(),
+            model.model().kv_bytes_per_token() / 10);
+}
+
 TEST_F(RealModelTest, CountersEqualWhatClientsSawToTheToken) {
   ExpectIdle();
   const double prompt = server_->Metric("prompt_tokens_total");

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <thread>
 
+#include "fmt/format.h"
 #include "tests/server/server_fixture.h"
 #include "tests/server/server_process.h"
 
@@ -76,6 +77,13 @@ TEST(ServerBinaryTest, AMissingOrDamagedModelEndsItWithASentence) {
   std::filesystem::remove(path);
 }
 
+TEST(ServerBinaryTest, AttentionFlagsThatContradictEndItBeforeTheModelIsLoaded) {
+  ChildProcess child({TOKENBUTLER_SERVER_BINARY, "--model", "/no/such/model.gguf", "--policy",
+                      "dense", "--token-budget", "1000"});
+  EXPECT_EQ(child.Wait(), 2);
+  EXPECT_THAT(child.output(), HasSubstr("attention.token_budget is set"));
+}
+
 TEST(ServerBinaryTest, ATakenPortEndsItWithASentence) {
   TestServer other;
   const std::string port = std::to_string(other.port());
@@ -102,6 +110,71 @@ class RealServerTest : public ::testing::Test {
 
   std::unique_ptr<ServerProcess> server_;
 };
+
+TEST_F(RealServerTest, APolicyThatCannotBeHadEndsTheStart) {
+  ServerProcess butler(SmolLm2Path(), {"--policy", "tokenbutler"});
+  EXPECT_EQ(butler.process().Wait(), 1);
+  EXPECT_THAT(butler.process().output(), HasSubstr("tokenbutler"));
+  ServerProcess blocks(SmolLm2Path(), {"--policy", "sketch", "--block-size", "4096"});
+  EXPECT_EQ(blocks.process().Wait(), 1);
+  EXPECT_THAT(blocks.process().output(), HasSubstr("attention.token_budget is 4096"));
+}
+
+TEST_F(RealServerTest, WithoutAttentionFlagsAModelThatSketchCannotServeIsDense) {
+  Start({"--block-size", "4096", "--max-model-len", "8192"});
+  EXPECT_THAT(server_->process().output(), HasSubstr("attention is dense unless"));
+  v1::GetServerInfoResponse info;
+  grpc::ClientContext context;
+  const auto stub = v1::InferenceService::NewStub(server_->NewChannel());
+  ASSERT_TRUE(stub->GetServerInfo(&context, {}, &info).ok());
+  EXPECT_EQ(info.attention().policy(), "dense");
+}
+
+// What a client is told is what the metrics count.
+TEST_F(RealServerTest, AStagedDeviceTierMovesWhatItCounts) {
+  Start({"--offload", "staged", "--device-kv-capacity", "256MiB", "--link-gbps", "25",
+         "--link-latency-us", "10", "--max-model-len", "1024", "--attention-setting", "quality"});
+  const auto stub = v1::InferenceService::NewStub(server_->NewChannel());
+  v1::GetServerInfoResponse info;
+  grpc::ClientContext context;
+  ASSERT_TRUE(stub->GetServerInfo(&context, {}, &info).ok());
+  EXPECT_EQ(info.offload().backend(), "staged");
+  EXPECT_TRUE(info.offload().link_is_modelled());
+  EXPECT_EQ(info.attention().setting(), "quality");
+
+  v1::GenerateRequest request;
+  // Long enough that not all of it is in the device tier.
+  for (int i = 0; i < 900; ++i) request.mutable_token_ids()->add_ids(100 + i * 37 % 5000);
+  request.set_max_tokens(20);
+  request.mutable_stop()->set_ignore_eos(true);
+  request.mutable_attention()->set_token_budget(160);
+  request.mutable_attention()->set_sink_tokens(4);
+  request.mutable_attention()->set_local_window(16);
+  OpenStream stream(*server_, request);
+  ASSERT_TRUE(stream.started());
+  EXPECT_GT(server_->Metric("kv_device_used_bytes"), 0);
+  const StreamResult result = stream.ReadToTheEnd();
+  ASSERT_TRUE(result.status.ok()) << result.status.error_message();
+  ExpectIdle();
+  const v1::OffloadStats stats = result.finished().at(0).offload();
+  EXPECT_EQ(stats.mean_tokens_attended(), 160);
+  EXPECT_GT(stats.host_to_device_bytes(), 0);
+  EXPECT_GT(stats.hit_ratio(), 0);
+  EXPECT_LT(stats.hit_ratio(), 1);
+  const auto bytes = [&](const char* direction, const char* purpose) {
+    return server_->Metric(fmt::format("kv_transfer_bytes_total{{direction=\"{}\",purpose=\"{}\"}}",
+                                       direction, purpose));
+  };
+  EXPECT_EQ(bytes("host_to_device", "fetch") + bytes("host_to_device", "prefetch"),
+            stats.host_to_device_bytes());
+  EXPECT_EQ(bytes("device_to_host", "write_back"), stats.device_to_host_bytes());
+  const double lookups = server_->Metric("hot_buffer_lookups_total");
+  EXPECT_EQ(lookups, 160 * 30 * 3 * 19) << "budget x layers x KV heads x steps";
+  EXPECT_NEAR(server_->Metric("hot_buffer_hits_total") / lookups, stats.hit_ratio(), 1e-12);
+  EXPECT_GT(server_->Metric("decode_stall_seconds_sum"), 0);
+  EXPECT_GT(server_->Metric("kv_transfer_seconds_sum"), 0);
+  EXPECT_EQ(server_->Metric("kv_device_used_bytes"), 0);
+}
 
 TEST_F(RealServerTest, SigtermLetsStreamsFinish) {
   Start({"--shutdown-grace", "60s", "--log-format", "json"});

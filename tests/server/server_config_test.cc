@@ -39,6 +39,104 @@ TEST(ServerConfigTest, DefaultsAreWhatTheDocumentationSays) {
   EXPECT_EQ(config.engine.max_queue_time, EngineConfig().max_queue_time);
   EXPECT_EQ(config.engine.priority_step, EngineConfig().priority_step);
   EXPECT_EQ(config.engine.max_num_seqs, EngineConfig().max_num_seqs);
+  EXPECT_EQ(config.attention.policy, AttentionPolicy::kSketch);
+  EXPECT_EQ(config.attention.token_budget, 4096);
+  EXPECT_EQ(config.attention.sink_tokens, 128);
+  EXPECT_EQ(config.attention.local_window, 512);
+  EXPECT_FALSE(config.attention_flags.any());
+  EXPECT_FALSE(config.staged);
+  EXPECT_EQ(config.recall_probe_rate, 0.01);
+}
+
+TEST(ServerConfigTest, AttentionFlagsReachTheirFields) {
+  const auto parsed = Parse({"--model",
+                             "m",
+                             "--policy",
+                             "tokenbutler",
+                             "--token-budget",
+                             "1000",
+                             "--sink-tokens",
+                             "10",
+                             "--local-window",
+                             "20",
+                             "--prediction-interval",
+                             "4",
+                             "--candidates",
+                             "3000",
+                             "--neighbours",
+                             "1",
+                             "--attention-top-p",
+                             "0.5",
+                             "--query",
+                             "lookahead",
+                             "--keys",
+                             "bits4",
+                             "--scan-fraction",
+                             "0.125",
+                             "--dense-first-layer",
+                             "true",
+                             "--misses",
+                             "deferred",
+                             "--recall-probe-rate",
+                             "0.5",
+                             "--offload",
+                             "staged",
+                             "--device-kv-capacity",
+                             "2MiB",
+                             "--link-gbps",
+                             "25",
+                             "--link-latency-us",
+                             "10"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  const AttentionParams& attention = parsed->config->attention;
+  EXPECT_EQ(attention.policy, AttentionPolicy::kTokenButler);
+  EXPECT_EQ(attention.token_budget, 1000);
+  EXPECT_EQ(attention.sink_tokens, 10);
+  EXPECT_EQ(attention.local_window, 20);
+  EXPECT_EQ(attention.prediction_interval, 4);
+  EXPECT_EQ(attention.candidates, 3000);
+  EXPECT_EQ(attention.neighbours, 1);
+  EXPECT_EQ(attention.top_p, 0.5f);
+  EXPECT_EQ(attention.query, QuerySource::kLookahead);
+  EXPECT_EQ(attention.keys, KeyFormat::kBits4);
+  EXPECT_EQ(attention.scan_fraction, 0.125f);
+  EXPECT_TRUE(attention.dense_first_layer);
+  EXPECT_EQ(attention.misses, MissRule::kDeferred);
+  EXPECT_EQ(parsed->config->recall_probe_rate, 0.5);
+  ASSERT_TRUE(parsed->config->staged);
+  EXPECT_EQ(parsed->config->staged->device_capacity_bytes, 2 << 20);
+  EXPECT_EQ(parsed->config->staged->link_gbps, 25);
+  EXPECT_EQ(parsed->config->staged->link_latency_us, 10);
+  EXPECT_EQ(parsed->config->effective.at("--policy"), "tokenbutler");
+
+  const auto fast = Parse({"--model", "m", "--attention-setting", "fast"});
+  ASSERT_TRUE(fast.ok()) << fast.status();
+  EXPECT_EQ(fast->config->attention.prediction_interval,
+            WithSetting(AttentionSetting::kFast, {}).prediction_interval);
+  EXPECT_GT(fast->config->attention.candidates, fast->config->attention.token_budget);
+  const auto streaming = Parse({"--model", "m", "--policy", "streaming_llm"});
+  EXPECT_EQ(streaming->config->attention.sink_tokens, 4);
+}
+
+TEST(ServerConfigTest, BadAttentionFlagsAreNamed) {
+  EXPECT_THAT(Error({"--model", "m", "--policy", "oracle"}),
+              AllOf(HasSubstr("--policy"), HasSubstr("oracle"), HasSubstr("streaming_llm")));
+  EXPECT_THAT(Error({"--model", "m", "--token-budget", "600"}),
+              AllOf(HasSubstr("attention.token_budget is 600"), HasSubstr("128 + 512")));
+  EXPECT_THAT(Error({"--model", "m", "--policy", "quest", "--keys", "bits1"}),
+              AllOf(HasSubstr("attention.keys"), HasSubstr("quest"), HasSubstr("sketch")));
+  EXPECT_THAT(Error({"--model", "m", "--policy", "dense", "--token-budget", "4096"}),
+              AllOf(HasSubstr("attention.token_budget"), HasSubstr("dense")));
+  EXPECT_THAT(Error({"--model", "m", "--prediction-interval", "often"}),
+              AllOf(HasSubstr("--prediction-interval"), HasSubstr("often")));
+  EXPECT_THAT(Error({"--model", "m", "--offload", "gpu"}),
+              AllOf(HasSubstr("--offload"), HasSubstr("gpu"), HasSubstr("direct or staged")));
+  EXPECT_THAT(Error({"--model", "m", "--link-gbps", "25"}),
+              AllOf(HasSubstr("--link-gbps"), HasSubstr("--offload staged")));
+  EXPECT_THAT(Error({"--model", "m", "--offload", "staged", "--link-gbps", "-1"}),
+              AllOf(HasSubstr("--link-gbps"), HasSubstr("-1")));
+  EXPECT_THAT(Error({"--model", "m", "--recall-probe-rate", "2"}),
+              AllOf(HasSubstr("--recall-probe-rate"), HasSubstr("2")));
 }
 
 TEST(ServerConfigTest, EveryFlagReachesItsField) {
@@ -133,7 +231,7 @@ TEST(ServerConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.log_level, LogLevel::kDebug);
   EXPECT_EQ(config.effective.at("--kv-capacity"), "1.5GiB");
   EXPECT_EQ(config.effective.at("--reflection"), "false");
-  EXPECT_EQ(config.effective.size(), 30);
+  EXPECT_EQ(config.effective.size(), 52);
 }
 
 TEST(ServerConfigTest, WhatCannotWorkIsRefusedBeforeTheModelIsLoaded) {

@@ -80,6 +80,7 @@ void TestServer::StartServing() {
   model->config.vocab_size = ByteTokenizer::kVocabSize;
   model->max_model_len = options_.max_model_len;
   model->max_num_seqs = 8;
+  model->attention = options_.attention;
   model->max_text_bytes = 4 * static_cast<size_t>(options_.max_model_len);
   model->dtype = "float32";
   model->kv_dtype = "float32";

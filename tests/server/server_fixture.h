@@ -47,6 +47,7 @@ class TestServer {
     bool reflection = true;
     bool serving = true;  // false: still loading
     int max_model_len = 1000;
+    AttentionParams attention;
     bool chat_template = true;
     std::string chat_template_error;  // as when the model's own cannot be used
   };

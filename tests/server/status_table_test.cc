@@ -177,18 +177,6 @@ TEST(StatusTableTest, KnownButUnsupportedIsUnimplementedNamingTheField) {
   expect("cache.use_prefix_cache",
          [](Request& r) { r.mutable_cache()->set_use_prefix_cache(true); });
   expect("cache.salt", [](Request& r) { r.mutable_cache()->set_salt("s"); });
-  for (const char* policy : {"tokenbutler", "sketch", "pca", "quest", "exact", "snapkv", "h2o",
-                             "streaming_llm", "xkv", "random"}) {
-    expect("attention.policy", [policy](Request& r) { r.mutable_attention()->set_policy(policy); });
-  }
-  expect("attention.token_budget", [](Request& r) { r.mutable_attention()->set_token_budget(0); });
-  expect("attention.sink_tokens", [](Request& r) { r.mutable_attention()->set_sink_tokens(4); });
-  expect("attention.local_window", [](Request& r) { r.mutable_attention()->set_local_window(4); });
-  expect("attention.prediction_interval",
-         [](Request& r) { r.mutable_attention()->set_prediction_interval(1); });
-  expect("attention.candidates", [](Request& r) { r.mutable_attention()->set_candidates(4096); });
-  expect("attention.neighbours", [](Request& r) { r.mutable_attention()->set_neighbours(1); });
-  expect("attention.top_p", [](Request& r) { r.mutable_attention()->set_top_p(0.5f); });
   v1::GenerateRequest dense = TextRequest("Hello", 1);
   dense.mutable_attention()->set_policy("dense");
   dense.mutable_cache()->set_use_prefix_cache(false);

@@ -30,16 +30,17 @@ class DocsTest(unittest.TestCase):
                 self.assertTrue(found, f"{name} names {path}")
 
     def test_every_flag_is_described(self):
-        flags = set(re.findall(r'"(--[a-z][a-z-]+)"', (ROOT / "server/server_config.cc").read_text()))
+        source = "".join((ROOT / "server" / name).read_text() for name in ("server_config.cc", "attention_flags.cc"))
+        flags = set(re.findall(r'"(--[a-z][a-z-]+)"', source))
         flags -= {"--help", "--version"}
         self.assertGreater(len(flags), 25)
         described = set(re.findall(r"`(--[a-z-]+)`", OPERATIONS))
         self.assertEqual(flags - described, set())
-        self.assertEqual({f for f in described if f not in flags} - {"--help", "--server", "--timeout"}, set())
+        self.assertEqual({f for f in described if f not in flags} - {"--help", "--server", "--timeout", "--setting"}, set())
 
     def test_every_metric_is_described(self):
         source = (ROOT / "base/metrics.cc").read_text()
-        metrics = set(re.findall(r'"([a-z0-9_]+(?:_total|_seconds|_bytes|_info|_running|_waiting|_preparing|_streams))"', source))
+        metrics = set(re.findall(r'"([a-z0-9_]+(?:_total|_seconds|_bytes|_info|_running|_waiting|_preparing|_streams|_ratio|_tokens))"', source))
         self.assertGreater(len(metrics), 20)
         described = set(re.findall(r"`([a-z0-9_]+)(?:\{[a-z,]+\})?`", OPERATIONS))
         self.assertEqual(metrics - described, set())
