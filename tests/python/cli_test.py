@@ -75,6 +75,26 @@ def test_tokenize_and_detokenize(server):
     assert (back.returncode, back.stdout) == (0, "Hello world\n"), back.stderr
 
 
+def test_attention_flags(server):
+    text = " ".join(str(i) for i in range(300))  # some 900 tokens
+
+    def generate(*flags):
+        return run(server, "generate", "--max-tokens", "4", "--ignore-eos", *flags, stdin=text)
+
+    sparse = generate("--policy", "exact", "--token-budget", "700")
+    assert sparse.returncode == 0, sparse.stderr
+    assert sparse.stderr.splitlines()[-1] == (
+        "[attended to 700.0 tokens per head and step, 100.0 % of them on the device already, 0.0 MiB fetched, "
+        "stalled 0.00 s]")
+    assert "attended" not in generate("--policy", "dense").stderr
+    assert "attended to" in generate("--setting", "fast").stderr
+    object_ = json.loads(generate("--policy", "exact", "--token-budget", "700", "--json", "--no-stream").stdout)
+    assert object_["completions"][0]["offload"]["mean_tokens_attended"] == 700
+    refused = generate("--token-budget", "1")
+    assert refused.returncode == 1 and "attention.token_budget is 1" in refused.stderr
+    assert "attention sketch, 4096 tokens per head and step; device tier direct" in run(server, "info").stdout
+
+
 def test_abort(server, stub):
     call = stub.Generate(endless_request(request_id="from-the-shell"), timeout=serving.CALL_SECONDS)
     responses = []

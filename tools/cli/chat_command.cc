@@ -35,7 +35,7 @@ ExitCode Answer(v1::GenerateRequest* request, Client* client) {
     request->mutable_chat()->mutable_messages()->RemoveLast();
     return ReportError(generation.status, client->server());
   }
-  fmt::print(stderr, "[{}]\n", generation.Speed());
+  fmt::print(stderr, "{}", generation.Summary());
   AddMessage(request, "assistant", generation.text);
   return kExitOk;
 }

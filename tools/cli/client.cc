@@ -1,5 +1,6 @@
 #include "tools/cli/client.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -41,6 +42,39 @@ std::string Generation::Speed() const {
   }
   if (tokens_per_second() > 0) words += fmt::format(", {:.1f} tokens/s", tokens_per_second());
   return words;
+}
+
+std::string Generation::Offload() const {
+  // Means are over tokens, as every completion has its own number of them.
+  double steps = 0;
+  double attended = 0;
+  double hits = 0;
+  double stall = 0;
+  int64_t fetched_bytes = 0;
+  bool sparse = false;
+  for (const v1::Finished& one : finished) {
+    if (!one.has_offload()) continue;
+    sparse = true;
+    const double weight = std::max(one.usage().completion_tokens() - 1, 0);
+    steps += weight;
+    attended += weight * one.offload().mean_tokens_attended();
+    hits += weight * one.offload().hit_ratio();
+    fetched_bytes += one.offload().host_to_device_bytes();
+    stall +=
+        static_cast<double>(one.offload().stall().seconds()) + one.offload().stall().nanos() * 1e-9;
+  }
+  if (!sparse) return "";
+  if (steps == 0) return "no decode steps";
+  return fmt::format(
+      "attended to {:.1f} tokens per head and step, {:.1f} % of them on the device already, {:.1f} "
+      "MiB fetched, stalled {:.2f} s",
+      attended / steps, 100 * hits / steps, static_cast<double>(fetched_bytes) / 0x1p20, stall);
+}
+
+std::string Generation::Summary() const {
+  const std::string offload = Offload();
+  return offload.empty() ? fmt::format("[{}]\n", Speed())
+                         : fmt::format("[{}]\n[{}]\n", Speed(), offload);
 }
 
 Client::Client(std::string server, absl::Duration timeout, Interrupt* interrupt)

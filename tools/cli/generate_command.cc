@@ -64,6 +64,15 @@ nlohmann::ordered_json Logprobs(const v1::Chunk& chunk) {
   return nlohmann::ordered_json::parse(json).at("logprobs");
 }
 
+nlohmann::ordered_json Offload(const v1::OffloadStats& stats) {
+  return {{"host_to_device_bytes", stats.host_to_device_bytes()},
+          {"device_to_host_bytes", stats.device_to_host_bytes()},
+          {"mean_tokens_attended", stats.mean_tokens_attended()},
+          {"hit_ratio", stats.hit_ratio()},
+          {"stall_seconds",
+           static_cast<double>(stats.stall().seconds()) + stats.stall().nanos() * 1e-9}};
+}
+
 // One object with what most programs want.
 void PrintJson(const Generation& generation, const Completions& completions, bool logprobs) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
@@ -77,6 +86,7 @@ void PrintJson(const Generation& generation, const Completions& completions, boo
                     {"prompt_tokens", one.usage().prompt_tokens()},
                     {"completion_tokens", one.usage().completion_tokens()},
                     {"seed", one.seed()}});
+    if (one.has_offload()) list.back()["offload"] = Offload(one.offload());
     if (logprobs) list.back()["logprobs"] = Logprobs(completion.chunk);
   }
   const nlohmann::ordered_json result = {
@@ -122,7 +132,7 @@ ExitCode RunGenerate(const GenerateFlags& flags, Client* client) {
   if (flags.json && !flags.stream) PrintJson(generation, completions, flags.logprobs.has_value());
   if (!flags.json && !print_as_it_comes) PrintTexts(generation, &completions);
   std::fflush(stdout);
-  fmt::print(stderr, "[{}]\n", generation.Speed());
+  fmt::print(stderr, "{}", generation.Summary());
   return kExitOk;
 }
 

@@ -28,6 +28,15 @@ void GenerationFlags::AddTo(CLI::App* app) {
       ->allow_extra_args(false)  // the text may follow
       ->group(kGroup);
   app->add_flag("--ignore-eos", ignore_eos, "Go on after the model's end of text")->group(kGroup);
+  app->add_option(
+         "--policy", policy,
+         "Which tokens are attended to: dense, sketch, exact, streaming_llm, ...; default: "
+         "the server's")
+      ->group(kGroup);
+  app->add_option("--setting", setting, "quality or fast: measured choices of policy and options")
+      ->group(kGroup);
+  app->add_option("--token-budget", token_budget, "Tokens attended per KV head and step")
+      ->group(kGroup);
   app->add_option("--priority", priority, "Higher goes first")->group(kGroup);
 }
 
@@ -43,6 +52,10 @@ void GenerationFlags::ApplyTo(v1::GenerateRequest* request) const {
   if (seed) sampling->set_seed(*seed);
   for (const std::string& text : stop) request->mutable_stop()->add_strings(text);
   request->mutable_stop()->set_ignore_eos(ignore_eos);
+  v1::AttentionOptions* attention = request->mutable_attention();
+  attention->set_policy(policy);
+  attention->set_setting(setting);
+  if (token_budget) attention->set_token_budget(*token_budget);
   request->set_priority(priority);
 }
 

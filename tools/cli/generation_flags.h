@@ -18,6 +18,8 @@ struct GenerationFlags {
   std::optional<uint64_t> seed;
   std::vector<std::string> stop;
   bool ignore_eos = false;
+  std::string policy, setting;  // of the attention; empty: the server's
+  std::optional<int> token_budget;
   int priority = 0;
 
   void AddTo(CLI::App* app);

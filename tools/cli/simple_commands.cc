@@ -24,12 +24,25 @@ double Seconds(const google::protobuf::Duration& duration) {
   return static_cast<double>(duration.seconds()) + duration.nanos() * 1e-9;
 }
 
+void PrintAttention(const v1::GetServerInfoResponse& server) {
+  if (!server.has_attention()) return;
+  const v1::AttentionOptions& attention = server.attention();
+  std::string words = attention.policy();
+  if (!attention.setting().empty()) words += fmt::format(", setting {}", attention.setting());
+  if (attention.has_token_budget()) {
+    words += fmt::format(", {} tokens per head and step", attention.token_budget());
+  }
+  fmt::print("attention {}; device tier {}{}\n", words, server.offload().backend(),
+             server.offload().link_is_modelled() ? ", modelled link" : "");
+}
+
 void PrintInfo(const v1::GetServerInfoResponse& server) {
   fmt::print("server   tokenbutler-server {} (LibTorch {}, CUDA {}, {})\n", server.version(),
              server.torch_version(), server.cuda_version(), server.isa());
   std::string state = v1::ServerState_Name(server.state());
   fmt::print("state    {}, up {:.0f} s\n", state.substr(sizeof("SERVER_STATE_") - 1),
              Seconds(server.uptime()));
+  PrintAttention(server);
 }
 
 void PrintInfo(const v1::ModelInfo& model) {
