@@ -22,6 +22,13 @@ from serving import ask, chat_request, endless_request
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 TOOLS = pathlib.Path(os.environ["TOKENBUTLER_CACHE"]) / "tools" / "usr" / "bin"
+RECALL_PROBE_RATE = 0.5  # many, so that short tests have some
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving.Server("--recall-probe-rate", str(RECALL_PROBE_RATE)) as running:
+        yield running
 
 
 def debian_tool(name):
@@ -44,6 +51,13 @@ def delta_of(server, work):
         server.wait_for_metric(gauge, 0)
     after = server.metrics()
     return collections.defaultdict(float, {name: after[name] - before[name] for name in after}), result
+
+
+def sparse_request(num_tokens=300, policy="exact", **fields):
+    """A context beyond its token budget. A block has 128 tokens, so a budget has to hold more."""
+    attention = serving.options_pb2.AttentionOptions(policy=policy, token_budget=160, sink_tokens=4, local_window=16)
+    return chat_request(" ".join(str(i) for i in range(num_tokens // 4)), attention=attention,
+                        stop=serving.options_pb2.StopOptions(ignore_eos=True), **fields)
 
 
 def refused(stub, request, code, timeout=serving.CALL_SECONDS):
@@ -98,6 +112,40 @@ def test_counters_equal_what_clients_saw_to_the_token(server, stub):
         assert delta[f"{histogram}_seconds_sum"] == pytest.approx(seconds, rel=1e-3, abs=1e-3), histogram
 
 
+def test_counters_of_sparse_attention_equal_what_clients_were_told(server, stub):
+    model = stub.GetModelInfo(serving.pb.GetModelInfoRequest()).model
+    requests = [sparse_request(num_tokens=280 + 40 * i, policy=policy, max_tokens=5 + i)
+                for i, policy in enumerate(("exact", "sketch", "random"))]
+    dense = chat_request("Hi", attention=serving.options_pb2.AttentionOptions(policy="dense"))
+    short = chat_request("Hi", max_tokens=8)  # within the budget of the server's policy
+
+    delta, answers = delta_of(server, lambda: serving.ask_all(stub, [*requests, dense, short], workers=5))
+    *sparse, dense, short = [answer.finished[0] for answer in answers]
+    assert not dense.HasField("offload")
+    lists = model.num_layers * model.num_kv_heads
+    steps = [one.usage.completion_tokens - 1 for one in sparse]
+    short_steps = short.usage.completion_tokens - 1
+    for one in sparse:
+        assert one.usage.prompt_tokens > 160
+        assert one.offload.mean_tokens_attended == 160
+        assert one.offload.hit_ratio == 1 and one.offload.host_to_device_bytes == 0
+    contexts = range(short.usage.prompt_tokens + 1, short.usage.prompt_tokens + short_steps + 1)
+    assert short.offload.mean_tokens_attended == pytest.approx(sum(contexts) / short_steps)
+    assert delta["hot_buffer_lookups_total"] == 160 * lists * sum(steps)
+    assert delta["hot_buffer_hits_total"] == delta["hot_buffer_lookups_total"]
+    assert delta['dense_fallback_total{reason="short_context"}'] == model.num_layers * short_steps
+    assert delta['dense_fallback_total{reason="dense_layer"}'] == 0
+    for histogram in ("selected_tokens", "attended_ratio", "predictor_seconds", "decode_stall_seconds"):
+        assert delta[f"{histogram}_count"] == sum(steps) + short_steps, histogram
+    assert delta["selected_tokens_sum"] == pytest.approx(160 * sum(steps) + sum(contexts))
+    ratios = sum(160 / (one.usage.prompt_tokens + 1 + step) for one, n in zip(sparse, steps) for step in range(n))
+    assert delta["attended_ratio_sum"] == pytest.approx(ratios + short_steps)
+    assert delta["selection_recall_ratio_count"] == pytest.approx(sum(steps) * RECALL_PROBE_RATE, abs=len(steps))
+    assert 0 < delta["selection_recall_ratio_sum"] <= delta["selection_recall_ratio_count"]
+    assert delta["decode_stall_seconds_sum"] == 0
+    assert delta['kv_transfer_bytes_total{direction="host_to_device",purpose="fetch"}'] == 0
+
+
 def test_counters_of_calls_that_ended_early(server, stub):
     def cancelled_by_client():
         call = stub.Generate(endless_request(), timeout=serving.CALL_SECONDS)
@@ -128,10 +176,14 @@ def dashboard_queries():
     return [(panel["title"], target["expr"]) for panel in dashboard["panels"] for target in panel["targets"]]
 
 
-def test_dashboard_names_only_metrics_that_exist(server):
+def test_dashboard_and_alerts_name_only_metrics_that_exist(server):
     page = server.metrics_text()
     names = set(re.findall(r"^([a-z0-9_]+)", page, re.M))
-    used = {name for _, query in dashboard_queries() for name in re.findall(r"tokenbutler_[a-z0-9_]+", query)}
+    alerts = (REPOSITORY / "deploy/prometheus/alerts.yml").read_text()
+    used = set(re.findall(r"tokenbutler_[a-z0-9_]+", alerts))
+    assert len(used) > 5
+    assert set(re.findall(r"process_[a-z0-9_]+", alerts)) <= names
+    used |= {name for _, query in dashboard_queries() for name in re.findall(r"tokenbutler_[a-z0-9_]+", query)}
     assert used <= names, f"not on the metrics page: {sorted(used - names)}"
     assert len(used) > 20
 
@@ -148,6 +200,7 @@ class Prometheus:
         text = re.sub(r"scrape_timeout: \S+", "scrape_timeout: 1s", text)
         config = folder / "prometheus.yml"
         config.write_text(text)
+        shutil.copy(REPOSITORY / "deploy/prometheus/alerts.yml", folder)
         self._address = f"127.0.0.1:{free_port()}"
         self._process = subprocess.Popen(
             [debian_tool("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
@@ -188,6 +241,7 @@ def test_prometheus_scrapes_and_every_panel_shows_data(server, stub, tmp_path):
         def traffic():
             while not stop.is_set():
                 ask(stub, chat_request("Tell me something.", max_tokens=6))
+                ask(stub, sparse_request(max_tokens=6))
                 with pytest.raises(grpc.RpcError):
                     ask(stub, chat_request("Hi", model="none"))
 
@@ -208,6 +262,13 @@ def test_prometheus_scrapes_and_every_panel_shows_data(server, stub, tmp_path):
         server.wait_for_metric("requests_running", 0)
         page = server.metrics()["generation_tokens_total"]
         prometheus.wait_for(f"tokenbutler_generation_tokens_total == {page}")
+
+
+def test_promtool_accepts_the_alerts():
+    done = subprocess.run([debian_tool("promtool"), "check", "rules", REPOSITORY / "deploy/prometheus/alerts.yml"],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "7 rules found" in done.stdout
 
 
 def test_promtool_accepts_the_configuration():
