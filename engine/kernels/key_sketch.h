@@ -110,7 +110,8 @@ void SketchKeysPlain(const SketchKeysParams& params);
 // Scores of the tokens of one KV head, by the query heads that share it:
 //   score[t] = max_h (softmax_scale * query[h] . key~[t] - lse[h])
 // With the lse of the last step's attention, the heads' scores are comparable: estimates of the
-// log of the attention weight. The fast version rounds query * scale to int8 per block and head.
+// log of the attention weight. The fast version rounds query * scale to int8 per block and head;
+// for one bit, where the processor has vpermb, such that sums of four fit a byte (7 to 8 bits).
 struct SketchScoresParams {
   struct Head {
     SketchedKeys keys;

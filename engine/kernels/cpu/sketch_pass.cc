@@ -6,13 +6,15 @@ namespace tokenbutler {
 namespace {
 
 void Round(const SketchLayout& layout, const SketchHeads& heads, const std::byte* const* records,
-           int num_blocks, bool with_squares, RoundedQueries* rounded) {
+           int num_blocks, SketchRounding rounding, RoundedQueries* rounded) {
   const bool vnni = KernelTarget() >= CpuTarget::kAvx512 && HasVnni();
-  (vnni ? RoundQueriesVnni : RoundQueries)(layout, heads, records, num_blocks, with_squares,
-                                           rounded);
+  (vnni ? RoundQueriesVnni : RoundQueries)(layout, heads, records, num_blocks, rounding, rounded);
 }
 
+bool UsesTables(int bits) { return bits == 1 && KernelTarget() >= CpuTarget::kAvx512 && HasVbmi(); }
+
 void ScoreTiles(const SketchTiles& tiles) {
+  if (UsesTables(tiles.bits)) return ScoreTilesVbmi(tiles);
   if (KernelTarget() >= CpuTarget::kAvx512 && HasVnni()) return ScoreTilesVnni(tiles);
   if (KernelTarget() >= CpuTarget::kAvx2) return ScoreTilesAvx2(tiles);
   ScoreTilesPortable(tiles);
@@ -55,13 +57,14 @@ void SketchPass::EndLists() {
   if (num_blocks_ == 0) return;
   std::fill_n(records_ + num_blocks_, kSketchBatchBlocks, records_[num_blocks_ - 1]);
   if (num_tiles_ == 0) return;
-  std::fill_n(tiles_ + num_tiles_, kSketchTilesAhead, tiles_[num_tiles_ - 1]);
+  std::fill_n(tiles_ + num_tiles_, kSketchSmallTilesAhead, tiles_[num_tiles_ - 1]);
 }
 
 void SketchPass::ScoreBatch(int first_block, int num_blocks, int first_tile) {
+  const auto rounding =
+      UsesTables(layout_.bits) ? SketchRounding::kTables : SketchRounding::kScores;
   for (int group = 0; group < num_groups_; ++group) {
-    Round(layout_, groups_[group], records_ + first_block, num_blocks, /*with_squares=*/false,
-          &rounded_);
+    Round(layout_, groups_[group], records_ + first_block, num_blocks, rounding, &rounded_);
     ScoreTiles({.padded_dim = layout_.padded_dim(),
                 .bits = layout_.bits,
                 .num_heads = groups_[group].num_heads,
@@ -100,7 +103,7 @@ void SketchPass::EstimateBatches(float* estimates) {
   for (int first = 0; first < num_blocks_; first += kSketchBatchBlocks) {
     const int last = std::min(first + kSketchBatchBlocks, num_blocks_);
     for (int group = 0; group < num_groups_; ++group) {
-      Round(layout_, groups_[group], records_ + first, last - first, /*with_squares=*/true,
+      Round(layout_, groups_[group], records_ + first, last - first, SketchRounding::kEstimates,
             &rounded_);
       EstimateSubBlocks({.layout = &layout_,
                          .num_heads = groups_[group].num_heads,

@@ -145,7 +145,7 @@ class SketchPass {
   int blocks_[kMaxTiles];
   int tiles_of_block_[kMaxTiles];
   const std::byte* records_[kMaxTiles + kSketchBatchBlocks];
-  const std::byte* tiles_[kMaxTiles + kSketchTilesAhead];
+  const std::byte* tiles_[kMaxTiles + kSketchSmallTilesAhead];
   int32_t positions_[kMaxTiles];
   alignas(64) float scores_[kMaxBatchTokens];  // of a batch
   RoundedQueries rounded_;

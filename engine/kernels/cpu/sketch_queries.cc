@@ -86,7 +86,7 @@ HWY_INLINE void RoundQuery(const float* HWY_RESTRICT query, const float* HWY_RES
 }
 
 void RoundQueriesVectors(const SketchLayout& layout, const SketchHeads& heads,
-                         const std::byte* const* records, int num_blocks, bool with_squares,
+                         const std::byte* const* records, int num_blocks, SketchRounding rounding,
                          RoundedQueries* rounded) {
   const FloatTag d;
   const int lanes = static_cast<int>(hn::Lanes(d));
@@ -113,7 +113,8 @@ void RoundQueriesVectors(const SketchLayout& layout, const SketchHeads& heads,
     }
     for (int h = 0; h < heads.num_heads; ++h) {
       rounded->factors[b][h] = factors[h];
-      const auto round = with_squares ? RoundQuery<true> : RoundQuery<false>;
+      const auto round =
+          rounding == SketchRounding::kEstimates ? RoundQuery<true> : RoundQuery<false>;
       round(heads.queries[h], scaled[h], scales, centres, dim, factors[h] * half, heads.lse[h],
             rounded->codes[b][h], rounded->squares[b][h], &rounded->bases[b][h]);
     }
@@ -132,7 +133,8 @@ void EstimateBlocksVectors(const SketchLayout& layout, const SketchHeads& heads,
   for (int b = 0; b < num_blocks; ++b) {
     const auto* block_scales = reinterpret_cast<const BF16*>(records[b] + layout.scales_offset());
     const auto* block_zeros = reinterpret_cast<const BF16*>(records[b] + layout.zeros_offset());
-    for (size_t at = 0; at < layout.statistics_offset(); at += 64) __builtin_prefetch(fetch[b] + at);
+    for (size_t at = 0; at < layout.statistics_offset(); at += 64)
+      __builtin_prefetch(fetch[b] + at);
     for (int c = 0; c < dim; c += lanes) {
       const auto scale = LoadBf16(block_scales + c);
       hn::Store(scale, d, scales + c);
@@ -197,10 +199,10 @@ HWY_EXPORT(EstimateBlocksVectors);
 HWY_EXPORT(CollectVectors);
 
 void RoundQueries(const SketchLayout& layout, const SketchHeads& heads,
-                  const std::byte* const* records, int num_blocks, bool with_squares,
+                  const std::byte* const* records, int num_blocks, SketchRounding rounding,
                   RoundedQueries* rounded) {
   HWY_DYNAMIC_DISPATCH(RoundQueriesVectors)
-  (layout, heads, records, num_blocks, with_squares, rounded);
+  (layout, heads, records, num_blocks, rounding, rounded);
 }
 
 void EstimateBlocks(const SketchLayout& layout, const SketchHeads& heads,

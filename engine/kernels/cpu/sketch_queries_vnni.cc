@@ -9,7 +9,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#define TOKENBUTLER_AVX512 gnu::target("avx512f,avx512bw,avx512dq,avx512vl,fma")
+#define TOKENBUTLER_AVX512 gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")
 
 namespace tokenbutler {
 namespace {
@@ -65,24 +65,40 @@ struct WideRecords {
   return _mm256_add_ps(_mm256_permute2f128_ps(ab, cd, 0x20), _mm256_permute2f128_ps(ab, cd, 0x31));
 }
 
-[[TOKENBUTLER_AVX512, gnu::always_inline]] inline float FactorOf(const float* query,
-                                                                 const float* largest, int dim) {
-  __m512 v = _mm512_setzero_ps();
-  for (int c = 0; c < dim; c += kLanes) {
-    const __m512 x = _mm512_mul_ps(_mm512_load_ps(query + c), _mm512_load_ps(largest + c));
-    v = _mm512_maskz_max_ps(0xffff, v, _mm512_abs_ps(x));
-  }
-  __m256 m = _mm256_max_ps(_mm512_maskz_extractf32x8_ps(0xff, v, 0),
-                           _mm512_maskz_extractf32x8_ps(0xff, v, 1));
-  alignas(32) float lanes[8];
-  _mm256_store_ps(lanes, m);
-  const float factor = *std::max_element(lanes, lanes + 8) / 127;
-  return std::isfinite(1 / factor) && std::isfinite(factor) ? factor : 0.0f;
+// The largest lane.
+[[TOKENBUTLER_AVX512, gnu::always_inline]] inline float LargestOf(__m512 v) {
+  const __m256 m8 = _mm256_max_ps(_mm512_maskz_extractf32x8_ps(0xff, v, 0),
+                                  _mm512_maskz_extractf32x8_ps(0xff, v, 1));
+  const __m128 m4 = _mm_max_ps(_mm256_castps256_ps128(m8), _mm256_extractf128_ps(m8, 1));
+  const __m128 m2 = _mm_max_ps(m4, _mm_movehl_ps(m4, m4));
+  return _mm_cvtss_f32(_mm_max_ss(m2, _mm_movehdup_ps(m2)));
 }
 
-// Channels [c, c + 64) of one query and one block: writes the codes, adds their sum to the lanes of
+template <SketchRounding kRounding>
+[[TOKENBUTLER_AVX512, gnu::always_inline]] inline float FactorOf(const float* query,
+                                                                 const float* largest, int dim) {
+  // No code is above 127, nor the sum of four above 255: rounding adds a half to each of them, and
+  // floats round too.
+  const __m512 of_four = _mm512_set1_ps(127.0f / 252);
+  __m512 v = _mm512_setzero_ps();
+  for (int c = 0; c < dim; c += kLanes) {
+    const __m512 x =
+        _mm512_abs_ps(_mm512_mul_ps(_mm512_load_ps(query + c), _mm512_load_ps(largest + c)));
+    v = _mm512_maskz_max_ps(0xffff, v, x);
+    if (kRounding != SketchRounding::kTables) continue;
+    const __m512 x2 = _mm512_add_ps(x, _mm512_maskz_shuffle_f32x4(0xffff, x, x, 0x4e));
+    const __m512 x4 = _mm512_add_ps(x2, _mm512_maskz_shuffle_f32x4(0xffff, x2, x2, 0xb1));
+    v = _mm512_maskz_max_ps(0xffff, v, _mm512_mul_ps(x4, of_four));
+  }
+  const float factor = LargestOf(v) / 127;
+  const float largest_sum = factor * 2 * kSketchSumBase;
+  return std::isfinite(1 / factor) && std::isfinite(largest_sum) ? factor : 0.0f;
+}
+
+// Channels [c, c + 64) of one query and one block: writes the codes, adds their sum (for tables:
+// the sum of their absolute values, so that bases are those of the least sums) to the lanes of
 // `code_sum` and query * centre to those of `sum`.
-template <bool kWithSquares>
+template <SketchRounding kRounding>
 [[TOKENBUTLER_AVX512, gnu::always_inline]] inline void RoundChunk(
     const __m512* query, const __m512* scaled, const float* scales, const float* centres,
     int8_t* codes, int8_t* squares, __m512i* code_sum, __m512* sum) {
@@ -92,13 +108,16 @@ template <bool kWithSquares>
   for (int i = 0; i < 4; ++i) {
     x[i] = _mm512_maskz_cvtps_epi32(0xffff,
                                     _mm512_mul_ps(scaled[i], _mm512_load_ps(scales + i * kLanes)));
-    *code_sum = _mm512_add_epi32(*code_sum, x[i]);
     *sum = _mm512_fmadd_ps(query[i], _mm512_load_ps(centres + i * kLanes), *sum);
   }
   const __m512i low = _mm512_packs_epi32(x[0], x[1]), high = _mm512_packs_epi32(x[2], x[3]);
   const __m512i packed = _mm512_packs_epi16(low, high);
   _mm512_store_si512(codes, _mm512_maskz_permutexvar_epi32(0xffff, order, packed));
-  if (!kWithSquares) return;
+  const __m512i ones = _mm512_set1_epi8(1);
+  *code_sum = kRounding == SketchRounding::kTables
+                  ? _mm512_dpbusd_epi32(*code_sum, _mm512_abs_epi8(packed), ones)
+                  : _mm512_dpbusd_epi32(*code_sum, ones, packed);
+  if (kRounding != SketchRounding::kEstimates) return;
   const __m512i round = _mm512_set1_epi16(64);
   y[0] = _mm512_srli_epi16(_mm512_add_epi16(_mm512_mullo_epi16(low, low), round), 7);
   y[1] = _mm512_srli_epi16(_mm512_add_epi16(_mm512_mullo_epi16(high, high), round), 7);
@@ -109,10 +128,11 @@ template <bool kWithSquares>
 // One head, all blocks of the batch.
 // Missing blocks are rounded too (copies of the first): a loop of fixed length keeps all sums in
 // registers.
-template <bool kWithSquares>
+template <SketchRounding kRounding>
 [[TOKENBUTLER_AVX512, gnu::always_inline]] inline void RoundHead(
-    const WideRecords& wide, const float* queries, int dim, int num_blocks, int h, float inverse,
-    float shift, float lse, RoundedQueries* rounded) {
+    const WideRecords& wide, const float* queries, int dim, int num_blocks, int h, float factor,
+    float half_levels, float lse, RoundedQueries* rounded) {
+  const float inverse = factor > 0 ? 1 / factor : 0.0f, shift = factor * half_levels;
   __m512 sums[kSketchBatchBlocks];
   __m512i code_sums[kSketchBatchBlocks];
   for (int b = 0; b < kSketchBatchBlocks; ++b) {
@@ -127,9 +147,9 @@ template <bool kWithSquares>
     }
 #pragma GCC unroll 8
     for (int b = 0; b < kSketchBatchBlocks; ++b) {
-      RoundChunk<kWithSquares>(query, scaled, wide.scales[b] + c, wide.centres[b] + c,
-                               rounded->codes[b][h] + c, rounded->squares[b][h] + c, &code_sums[b],
-                               &sums[b]);
+      RoundChunk<kRounding>(query, scaled, wide.scales[b] + c, wide.centres[b] + c,
+                            rounded->codes[b][h] + c, rounded->squares[b][h] + c, &code_sums[b],
+                            &sums[b]);
     }
   }
   for (int b = 0; b < kSketchBatchBlocks; ++b) {
@@ -137,15 +157,17 @@ template <bool kWithSquares>
                                _mm512_set1_ps(shift), sums[b]);
   }
   alignas(32) float bases[kSketchBatchBlocks];
-  _mm256_store_ps(bases, _mm256_sub_ps(LaneSums(sums), _mm256_set1_ps(lse)));
+  // Where sums begin is taken off last, since it rounds.
+  const float begin = kRounding == SketchRounding::kTables ? factor * kSketchSumBase : 0;
+  _mm256_store_ps(bases, _mm256_sub_ps(_mm256_sub_ps(LaneSums(sums), _mm256_set1_ps(lse)),
+                                       _mm256_set1_ps(begin)));
   for (int b = 0; b < num_blocks; ++b) rounded->bases[b][h] = bases[b];
 }
 
-}  // namespace
-
-[[TOKENBUTLER_AVX512]] void RoundQueriesVnni(const SketchLayout& layout, const SketchHeads& heads,
-                                             const std::byte* const* records, int num_blocks,
-                                             bool with_squares, RoundedQueries* rounded) {
+template <SketchRounding kRounding>
+[[TOKENBUTLER_AVX512]] void RoundQueriesFor(const SketchLayout& layout, const SketchHeads& heads,
+                                            const std::byte* const* records, int num_blocks,
+                                            RoundedQueries* rounded) {
   const int dim = layout.padded_dim();
   WideRecords wide;
   Widen(layout, records, num_blocks, &wide);
@@ -153,19 +175,29 @@ template <bool kWithSquares>
     std::copy_n(wide.scales[0], kSketchMaxDim, wide.scales[b]);
     std::copy_n(wide.centres[0], kSketchMaxDim, wide.centres[b]);
   }
+  const float half_levels = 0.5f * static_cast<float>(layout.levels());
+  // All first: their latency would be felt between heads.
+  float factors[kSketchHeads];
   for (int h = 0; h < heads.num_heads; ++h) {
-    const float factor = FactorOf(heads.queries[h], wide.largest, dim);
-    const float inverse = factor > 0 ? 1 / factor : 0.0f;
-    const float shift = factor * 0.5f * static_cast<float>(layout.levels());
-    for (int b = 0; b < num_blocks; ++b) rounded->factors[b][h] = factor;
-    if (with_squares) {
-      RoundHead<true>(wide, heads.queries[h], dim, num_blocks, h, inverse, shift, heads.lse[h],
-                      rounded);
-    } else {
-      RoundHead<false>(wide, heads.queries[h], dim, num_blocks, h, inverse, shift, heads.lse[h],
-                       rounded);
-    }
+    factors[h] = FactorOf<kRounding>(heads.queries[h], wide.largest, dim);
   }
+  for (int h = 0; h < heads.num_heads; ++h) {
+    for (int b = 0; b < num_blocks; ++b) rounded->factors[b][h] = factors[h];
+    RoundHead<kRounding>(wide, heads.queries[h], dim, num_blocks, h, factors[h], half_levels,
+                         heads.lse[h], rounded);
+  }
+}
+
+}  // namespace
+
+void RoundQueriesVnni(const SketchLayout& layout, const SketchHeads& heads,
+                      const std::byte* const* records, int num_blocks, SketchRounding rounding,
+                      RoundedQueries* rounded) {
+  const auto round = rounding == SketchRounding::kScores ? RoundQueriesFor<SketchRounding::kScores>
+                     : rounding == SketchRounding::kEstimates
+                         ? RoundQueriesFor<SketchRounding::kEstimates>
+                         : RoundQueriesFor<SketchRounding::kTables>;
+  round(layout, heads, records, num_blocks, rounded);
 }
 
 }  // namespace tokenbutler
@@ -174,8 +206,8 @@ template <bool kWithSquares>
 
 namespace tokenbutler {
 
-void RoundQueriesVnni(const SketchLayout&, const SketchHeads&, const std::byte* const*, int, bool,
-                      RoundedQueries*) {}
+void RoundQueriesVnni(const SketchLayout&, const SketchHeads&, const std::byte* const*, int,
+                      SketchRounding, RoundedQueries*) {}
 
 }  // namespace tokenbutler
 

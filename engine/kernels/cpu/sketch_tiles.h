@@ -16,8 +16,10 @@ constexpr int kSketchBatchBlocks = 8;
 constexpr int kSketchMaxDim = 256;
 // The root of 128, the unit of RoundedQueries::squares.
 constexpr float kSketchRootOfSquareUnit = 11.3137085f;
-// Tiles that a kernel fetches ahead: entries of `tiles` beyond the last that must be readable.
+// Tiles that a kernel fetches ahead.
 constexpr int kSketchTilesAhead = 32;
+// The same of small tiles; entries of `tiles` beyond the last that must be readable.
+constexpr int kSketchSmallTilesAhead = 48;
 
 // Up to kSketchHeads query heads, times softmax_scale, and their lse.
 struct SketchHeads {
@@ -27,12 +29,25 @@ struct SketchHeads {
   float lse[kSketchHeads];
 };
 
+// What queries are rounded for.
+enum class SketchRounding {
+  kScores,
+  kEstimates,  // with squares
+  // Scores from tables of the sums of channels c, c + 4, c + 8 and c + 12 of 16, where the least
+  // sum is 0 and all fit into a byte: factors are such that no four |codes| sum to more than 255,
+  // and bases are for sums of table entries that begin at kSketchSumBase. One-bit codes only.
+  kTables,
+};
+// The bits of this float plus an integer are the bits of their sum: no conversion is needed. Bases
+// are rounded by it, by half a factor at most.
+constexpr float kSketchSumBase = 8388608;
+
 // These heads' queries times each block's scales, rounded to int8:
 //   logit[t] - lse = factor * sum_c codes[c] * code[t][c] + base
 struct RoundedQueries {
   // [block][head][statistics_dim]; 0 beyond head_dim
   alignas(64) int8_t codes[kSketchBatchBlocks][kSketchHeads][kSketchMaxDim];
-  // codes^2 / 128, rounded; only when asked for.
+  // codes^2 / 128, rounded; only for estimates.
   alignas(64) int8_t squares[kSketchBatchBlocks][kSketchHeads][kSketchMaxDim];
   float factors[kSketchBatchBlocks][kSketchHeads];
   float bases[kSketchBatchBlocks][kSketchHeads];
@@ -40,10 +55,10 @@ struct RoundedQueries {
 
 // Rounds for `num_blocks` <= kSketchBatchBlocks records. One factor per head serves all of them.
 void RoundQueries(const SketchLayout& layout, const SketchHeads& heads,
-                  const std::byte* const* records, int num_blocks, bool with_squares,
-                  RoundedQueries* rounded);
+                  const std::byte* const* records, int num_blocks, SketchRounding rounding,
+                  RoundedQueries* rounded);  // REQUIRES: not kTables
 void RoundQueriesVnni(const SketchLayout& layout, const SketchHeads& heads,
-                      const std::byte* const* records, int num_blocks, bool with_squares,
+                      const std::byte* const* records, int num_blocks, SketchRounding rounding,
                       RoundedQueries* rounded);  // REQUIRES: HasVnni()
 
 // SketchBlockEstimates of `num_blocks` records; `fetch`: as many records to begin to load.
@@ -64,7 +79,7 @@ struct SketchTiles {
   int num_heads = 0;
   int num_blocks = 0;
   const int* tiles_of_block = nullptr;      // [num_blocks]
-  const std::byte* const* tiles = nullptr;  // [sum of tiles_of_block + kSketchTilesAhead]
+  const std::byte* const* tiles = nullptr;  // [sum of tiles_of_block + kSketchSmallTilesAhead]
   // Records whose first fetch_bytes a kernel begins to load meanwhile: one per block.
   const std::byte* const* fetch = nullptr;  // [num_blocks]
   int fetch_bytes = 0;
@@ -75,8 +90,14 @@ struct SketchTiles {
 void ScoreTilesPortable(const SketchTiles& tiles);
 void ScoreTilesAvx2(const SketchTiles& tiles);  // REQUIRES: KernelTarget() >= kAvx2
 void ScoreTilesVnni(const SketchTiles& tiles);  // REQUIRES: HasVnni()
+// REQUIRES: HasVbmi(), one-bit codes, queries rounded for kTables
+void ScoreTilesVbmi(const SketchTiles& tiles);
 // AVX-512 VNNI (vpdpbusd) is there, which no CpuTarget tells.
 bool HasVnni();
+// AVX-512 VBMI (vpermb) as well, and AllowVbmi(false) was not called last.
+bool HasVbmi();
+// For tests: false lets a machine with VBMI do as one without. Call it while no kernel runs.
+void AllowVbmi(bool allowed);
 
 // The estimates (see SketchEstimates) of the first `num_blocks` records' sub-blocks.
 struct SketchStatistics {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/kernels/cpu/sketch_codes.h"
+#include "engine/kernels/cpu/sketch_tiles.h"
 #include "engine/kernels/top_k.h"
 #include "gtest/gtest.h"
 #include "tests/engine/kernels/sketch_testing.h"
@@ -256,34 +257,129 @@ TEST_P(KeySketchTest, ScoresEqualPlainForEverySpan) {
   ExpectNearPlain(ScoreBoth(c, 5, 5, Of::kTokens), 0.03f);
 }
 
+// Which part of the `count` best tokens of the first head is the same.
+double CommonTop(const BothScores& both, int count) {
+  const int n = static_cast<int>(both.fast[0].size());
+  std::vector<int32_t> fast(count + 16), plain(count + 16), common;
+  TopK(both.fast[0].data(), n, count, fast.data());
+  TopK(both.plain[0].data(), n, count, plain.data());
+  std::set_intersection(fast.begin(), fast.begin() + count, plain.begin(), plain.begin() + count,
+                        std::back_inserter(common));
+  return static_cast<double>(common.size()) / count;
+}
+
 // What selection is about: the same tokens come out on top.
 TEST_P(KeySketchTest, TopTokensAreThoseOfPlain) {
   for (const int bits : {1, 2, 4}) {
     const SketchCase c({.head_dim = 64, .bits = bits}, 12800, 3, 8, 1);
-    const BothScores both = ScoreBoth(c, 0, 12800, Of::kTokens);
-    constexpr int kTop = 384;
-    std::vector<int32_t> fast(kTop + 16), plain(kTop + 16), common;
-    TopK(both.fast[0].data(), 12800, kTop, fast.data());
-    TopK(both.plain[0].data(), 12800, kTop, plain.data());
-    std::set_intersection(fast.begin(), fast.begin() + kTop, plain.begin(), plain.begin() + kTop,
-                          std::back_inserter(common));
-    EXPECT_GE(common.size(), kTop * 0.98) << bits << " bits";
+    EXPECT_GE(CommonTop(ScoreBoth(c, 0, 12800, Of::kTokens), 384), 0.98) << bits << " bits";
+  }
+}
+
+// One-bit codes have kernels of their own where there is VBMI: they are tested with and without.
+class OneBitSketchTest : public KernelTest {
+ protected:
+  void TearDown() override {
+    AllowVbmi(true);
+    KernelTest::TearDown();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Targets, OneBitSketchTest, testing::ValuesIn(RunnableTargets()),
+                         TargetTestName);
+
+TEST_P(OneBitSketchTest, VbmiCanBeRuledOut) {
+  const bool has_vbmi = HasVbmi();
+  AllowVbmi(false);
+  EXPECT_FALSE(HasVbmi());
+  AllowVbmi(true);
+  EXPECT_EQ(HasVbmi(), has_vbmi);
+  // Rounded differently, so that equal scores would mean that one kernel made both.
+  const SketchCase c({.head_dim = 64, .bits = 1}, 500, 3);
+  const BothScores with = ScoreBoth(c, 0, 500, Of::kTokens);
+  AllowVbmi(false);
+  const BothScores without = ScoreBoth(c, 0, 500, Of::kTokens);
+  EXPECT_EQ(with.fast != without.fast, has_vbmi && KernelTarget() >= CpuTarget::kAvx512);
+}
+
+TEST_P(OneBitSketchTest, ScoresEqualPlainForEveryDimAndGroup) {
+  for (const bool vbmi : {true, false}) {
+    AllowVbmi(vbmi);
+    for (const int head_dim : {16, 32, 64, 80, 96, 128, 192, 256}) {
+      for (const int group_size : {1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 64}) {
+        SCOPED_TRACE(testing::Message() << head_dim << ", group " << group_size << " " << vbmi);
+        const SketchCase c({.head_dim = head_dim, .block_size = 48, .bits = 1}, 300, group_size);
+        ExpectNearPlain(ScoreBoth(c, 0, 300, Of::kTokens), 0.03f);
+      }
+    }
+  }
+}
+
+TEST_P(OneBitSketchTest, ScoresEqualPlainForEverySpan) {
+  const SketchCase c({.head_dim = 64, .bits = 1}, 20000, 3);
+  for (const int begin : {0, 1, 16, 127, 128, 9000}) {
+    for (const int end : {9001, 9008, 9088, 16383, 20000}) {
+      SCOPED_TRACE(testing::Message() << begin << " to " << end);
+      ExpectNearPlain(ScoreBoth(c, begin, end, Of::kTokens), 0.01f);
+    }
+  }
+}
+
+// Sums of four channels reach what a byte holds, from either side; a fault would wrap around.
+TEST_P(OneBitSketchTest, QueriesOfEqualChannelsFitTables) {
+  SketchCase c({.head_dim = 64, .block_size = 16, .bits = 1}, 160, 1, 3, 1);
+  for (const int period : {1, 2, 4, 8, 16, 64}) {
+    for (const float sign : {1.0f, -1.0f}) {
+      SCOPED_TRACE(testing::Message() << "period " << period << " sign " << sign);
+      for (int channel = 0; channel < 64; ++channel) {
+        // Of equal product with the scale in the first block, so that all are the largest there.
+        const float scale = SketchScale(c.layout, c.sketched[0].record(c.layout, 0), channel);
+        c.queries[0][channel] = channel % period == 0 ? sign / scale : 0.0f;
+      }
+      ExpectNearPlain(ScoreBoth(c, 0, 160, Of::kTokens), 0.015f);
+    }
+  }
+}
+
+// Keys that lie in a few clusters, and tokens' best heads among several.
+TEST_P(OneBitSketchTest, TopTokensOfClusteredKeysAreThoseOfPlain) {
+  SketchCase c({.head_dim = 64, .bits = 1}, 12800, 7, 8, 1);
+  const std::vector<float> noise = RandomFloats(12800 * 64, 31),
+                           centres = RandomFloats(20 * 64, 32);
+  for (int b = 0; b < 100; ++b) {
+    std::vector<float> keys(128 * 64);
+    for (int t = 0; t < 128; ++t) {
+      const int cluster = (b * 128 + t) / 50 * 7 % 20;
+      for (int i = 0; i < 64; ++i) {
+        keys[t * 64 + i] = 2 * centres[cluster * 64 + i] + noise[(b * 128 + t) * 64 + i];
+      }
+    }
+    SketchKeys({.layout = c.layout,
+                .keys = keys.data(),
+                .dtype = DType::kF32,
+                .key_stride_bytes = 64 * sizeof(float),
+                .record = const_cast<std::byte*>(c.sketched[0].record(c.layout, b))});
+  }
+  for (const bool vbmi : {true, false}) {
+    AllowVbmi(vbmi);
+    EXPECT_GE(CommonTop(ScoreBoth(c, 0, 12800, Of::kTokens), 384), 0.98) << vbmi;
   }
 }
 
 TEST_P(KeySketchTest, HugeAndBrokenQueriesDoNoHarm) {
-  SketchCase c({.head_dim = 64}, 256, 3);
-  c.queries[0].assign(c.queries[0].size(), 0.0f);
-  c.queries[1].assign(c.queries[1].size(), 1e30f);
-  BothScores both = ScoreBoth(c, 0, 256, Of::kTokens);
-  for (const float score : both.fast[0]) {
-    ASSERT_NEAR(score, -*std::min_element(c.lse[0].begin(), c.lse[0].end()), 1e-5f);
+  for (const int bits : {1, 2, 4}) {
+    SketchCase c({.head_dim = 64, .bits = bits}, 256, 3);
+    c.queries[0].assign(c.queries[0].size(), 0.0f);
+    c.queries[1].assign(c.queries[1].size(), 1e30f);
+    BothScores both = ScoreBoth(c, 0, 256, Of::kTokens);
+    for (const float score : both.fast[0]) {
+      ASSERT_NEAR(score, -*std::min_element(c.lse[0].begin(), c.lse[0].end()), 1e-5f);
+    }
+    c.queries[0][5] = NAN;
+    c.queries[1][7] = kInf;
+    ScoreBoth(c, 0, 256, Of::kTokens);
+    ScoreBoth(c, 0, 256, Of::kSubBlocks);
+    ScoreBoth(c, 0, 256, Of::kBlocks);
   }
-  c.queries[0][5] = NAN;
-  c.queries[1][7] = kInf;
-  ScoreBoth(c, 0, 256, Of::kTokens);
-  ScoreBoth(c, 0, 256, Of::kSubBlocks);
-  ScoreBoth(c, 0, 256, Of::kBlocks);
 }
 
 TEST_P(KeySketchTest, ThreadsDoNotChangeScores) {

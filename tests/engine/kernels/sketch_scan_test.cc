@@ -124,7 +124,8 @@ INSTANTIATE_TEST_SUITE_P(Targets, SketchScanTest, testing::ValuesIn(RunnableTarg
 
 TEST_P(SketchScanTest, EqualsScoresAndTopK) {
   for (const int block_size : {16, 48, 128}) {
-    const SketchCase c({.head_dim = 32, .block_size = block_size}, 20000, 3);
+    const int bits = block_size == 48 ? 1 : 2;
+    const SketchCase c({.head_dim = 32, .block_size = block_size, .bits = bits}, 20000, 3);
     for (const int begin : {0, 5, 128, 8200}) {
       for (const int end : {8201, 12345, 20000}) {
         SCOPED_TRACE(testing::Message() << begin << " to " << end << " of blocks " << block_size);
