@@ -149,7 +149,7 @@ def test_full_queue():
 
 
 def test_request_that_can_never_fit():
-    with serving.Server("--kv-capacity", "16MiB") as server:  # 22.5 KiB a token in bfloat16
+    with serving.Server("--kv-capacity", "16MiB") as server:  # 22.5 KiB a token in bfloat16, and attention state
         error = expect_error(grpc.StatusCode.RESOURCE_EXHAUSTED, lambda: ask(server.stub(), endless_request()))
         details = dict(error.trailing_metadata()).get("grpc-status-details-bin", b"")
         assert b"google.rpc.RetryInfo" not in details
@@ -161,7 +161,7 @@ def test_request_that_can_never_fit():
         assert answer.reason() == "FINISH_REASON_CONTEXT_LENGTH"
         usage = answer.finished[0].usage
         used = usage.prompt_tokens + usage.completion_tokens
-        assert 600 < used < server.stub().GetModelInfo(pb.GetModelInfoRequest()).model.max_model_len, used
+        assert 400 < used < server.stub().GetModelInfo(pb.GetModelInfoRequest()).model.max_model_len, used
 
 
 def test_every_log_line_is_json_and_names_its_request():
