@@ -14,7 +14,8 @@ std::string SettingsHelp() {
     help += fmt::format(" {} ({})", named.name, named.meaning);
   }
   return help +
-         ". Options: interval, candidates (tokens, budgets: 2x, or a share of the context: 1/8), scan (share "
+         ". Options: interval, candidates (tokens, budgets: 2x, or a share of the context: 1/8), "
+         "scan (share "
          "of the blocks that a scan reads: 1/4), query, keys, neighbours, top_p, "
          "dense_first_layer, misses, sink, local";
 }
