@@ -6,7 +6,7 @@
 
 namespace tokenbutler {
 
-absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& path, Json facts) {
+absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& path, const Json& facts) {
   Checkpoint checkpoint(path);
   if (path.empty()) return checkpoint;
   std::string text;

@@ -17,7 +17,7 @@ class Checkpoint {
   // Reads the rows that `path` has already; "": keeps none. A last line that was cut off is
   // dropped. FAILED_PRECONDITION when the file's facts are others, INVALID_ARGUMENT when it is no
   // such file, INTERNAL when it cannot be written.
-  static absl::StatusOr<Checkpoint> Open(const std::string& path, Json facts);
+  static absl::StatusOr<Checkpoint> Open(const std::string& path, const Json& facts);
 
   // The row that has all of `key`'s members with these values; null: none.
   const Json* Find(const Json& key) const;

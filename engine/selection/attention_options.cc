@@ -118,12 +118,12 @@ absl::StatusOr<AttentionSetting> ParseAttentionSetting(std::string_view name) {
 AttentionParams WithSetting(AttentionSetting setting, AttentionParams params) {
   params = WithPolicy(AttentionPolicy::kSketch, params);
   params.query = QuerySource::kReal;
-  params.keys = KeyFormat::kBits2;
-  params.scan_fraction = 1;
+  // docs/adr/0010-scans-and-last-decisions.md has the measurements.
   const bool is_fast = setting == AttentionSetting::kFast;
-  // A quarter of the layers scans in each step; the keys decide among twice the budget.
-  params.prediction_interval = is_fast ? 4 : 1;
-  params.candidates = is_fast ? Candidates(2, params.token_budget) : 0;
+  params.keys = is_fast ? KeyFormat::kBits1 : KeyFormat::kBits2;
+  params.scan_fraction = is_fast ? 1.0f / 3 : 1.0f;
+  params.prediction_interval = 1;
+  params.candidates = 0;
   return params;
 }
 

@@ -132,8 +132,8 @@ TEST_F(ProtoConvertTest, AttentionComesFromTheServerUnlessTheRequestSaysSo) {
   EXPECT_EQ(all.scan_fraction, 0.125f);
   EXPECT_TRUE(all.dense_first_layer);
   EXPECT_EQ(all.misses, MissRule::kDeferred);
-  EXPECT_EQ(Convert("text: 'x' attention { setting: 'fast' }").request.attention.candidates,
-            WithSetting(AttentionSetting::kFast, model_.attention).candidates);
+  EXPECT_EQ(Convert("text: 'x' attention { setting: 'fast' }").request.attention.scan_fraction,
+            WithSetting(AttentionSetting::kFast, model_.attention).scan_fraction);
 }
 
 TEST_F(ProtoConvertTest, AttentionGoesThereAndBack) {

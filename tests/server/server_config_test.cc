@@ -111,9 +111,8 @@ TEST(ServerConfigTest, AttentionFlagsReachTheirFields) {
 
   const auto fast = Parse({"--model", "m", "--attention-setting", "fast"});
   ASSERT_TRUE(fast.ok()) << fast.status();
-  EXPECT_EQ(fast->config->attention.prediction_interval,
-            WithSetting(AttentionSetting::kFast, {}).prediction_interval);
-  EXPECT_GT(fast->config->attention.candidates, fast->config->attention.token_budget);
+  EXPECT_EQ(fast->config->attention.keys, WithSetting(AttentionSetting::kFast, {}).keys);
+  EXPECT_LT(fast->config->attention.scan_fraction, 1);
   const auto streaming = Parse({"--model", "m", "--policy", "streaming_llm"});
   EXPECT_EQ(streaming->config->attention.sink_tokens, 4);
 }

@@ -84,8 +84,11 @@ TEST(AttentionOptionsTest, SettingsNameAPolicyAndKeepTheNumberOfTokens) {
     EXPECT_EQ(params.token_budget, 777) << name;
     EXPECT_EQ(params.sink_tokens, 7) << name;
     EXPECT_EQ(AttentionSettingName(*options.setting), name);
-    EXPECT_EQ(params.prediction_interval, name == std::string("fast") ? 4 : 1);
-    EXPECT_EQ(params.candidates, name == std::string("fast") ? 2 * 777 : 0);
+    const bool is_fast = name == std::string("fast");
+    EXPECT_EQ(params.keys, is_fast ? KeyFormat::kBits1 : KeyFormat::kBits2);
+    EXPECT_EQ(params.scan_fraction, is_fast ? 1.0f / 3 : 1.0f);
+    EXPECT_EQ(params.prediction_interval, 1);
+    EXPECT_EQ(params.candidates, 0);
   }
   EXPECT_THAT(std::string(ParseAttentionSetting("slow").status().message()),
               AllOf(HasSubstr("attention.setting"), HasSubstr("slow"), HasSubstr("quality, fast")));
@@ -101,9 +104,6 @@ TEST(AttentionOptionsTest, CandidatesFollowTheBudgetUnlessTheyAreSet) {
   options.candidates = 5000;
   EXPECT_EQ(Resolve(defaults, options).candidates, 5000);
   options = {};
-  options.setting = AttentionSetting::kFast;
-  options.token_budget = 2000;
-  EXPECT_EQ(Resolve(defaults, options).candidates, 4000);
   options.token_budget = 1 << 24;
   EXPECT_EQ(Resolve(defaults, options).candidates, 1 << 24) << "no more than there can be";
   options.token_budget = std::numeric_limits<int>::max();
