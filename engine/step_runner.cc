@@ -78,7 +78,7 @@ StepRunner::StepRunner(ModelConfig config, ModelWeights weights, KvStore& kv_sto
 absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::Create(ModelConfig config,
                                                                ModelWeights weights,
                                                                KvStore* kv_store, ComputePool* pool,
-                                                               StepRunnerOptions options) {
+                                                               const StepRunnerOptions& options) {
   RETURN_IF_ERROR(options.Validate());
   auto runner = std::unique_ptr<StepRunner>(
       new StepRunner(std::move(config), std::move(weights), *kv_store, *pool));

@@ -53,7 +53,7 @@ class StepRunner : public ModelRunner {
   static absl::StatusOr<std::unique_ptr<StepRunner>> Create(ModelConfig config,
                                                             ModelWeights weights, KvStore* kv_store,
                                                             ComputePool* pool,
-                                                            StepRunnerOptions options = {});
+                                                            const StepRunnerOptions& options = {});
 
   const ModelConfig& config() const { return config_; }
   DType compute_dtype() const { return transformer_->compute_dtype(); }

@@ -77,6 +77,7 @@ class ProjectedScanner : public KeyScanner {
     const int num_blocks = (num_tokens + layout_.block_size - 1) / layout_.block_size;
     context.pool->ParallelFor(num_kv_heads_, [&](int h) {
       std::vector<const std::byte*> blocks;
+      blocks.reserve(static_cast<size_t>(num_blocks));
       for (int b = 0; b < num_blocks; ++b) blocks.push_back(context.keys(h, b));
       PrincipalDirections({.blocks = blocks, .num_rows = num_tokens, .layout = context.layout},
                           layout_.dim, directions->data() + h * matrix_size());

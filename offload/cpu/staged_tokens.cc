@@ -101,9 +101,7 @@ class StagedTokens : public ResidentTokens {
   }
   int newest_block() const { return (num_tokens_ - 1) / layout_.block_size; }
   std::byte* place(int block) const { return blocks_[static_cast<size_t>(places_.place(block))]; }
-  std::byte* host_block(int block) const {
-    return blocks_[static_cast<size_t>(num_device_blocks_ + block)];
-  }
+  std::byte* host_block(int block) const { return blocks_[num_device_blocks_ + block]; }
   int32_t slot_row(int32_t slot) const { return places_.count() * layout_.block_size + slot; }
 
   // Brings what the host tier has of the tokens in places.
@@ -166,9 +164,9 @@ void StagedTokens::BlockBases(const BlockTable& table, int num_tokens,
   ++step_;
   num_tokens_ = num_tokens;
   const int num_blocks = layout_.blocks_for(num_tokens);
-  blocks_.resize(static_cast<size_t>(num_device_blocks_ + num_blocks));
+  blocks_.resize(static_cast<size_t>(num_device_blocks_) + num_blocks);
   for (int b = 0; b < num_blocks; ++b) {
-    blocks_[static_cast<size_t>(num_device_blocks_ + b)] = tier_.host->block(table.blocks[b]);
+    blocks_[num_device_blocks_ + b] = tier_.host->block(table.blocks[b]);
   }
   if (!is_filled_) {
     Fill(num_tokens - 1);
