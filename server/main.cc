@@ -187,10 +187,11 @@ absl::Status BuildEngine(const ServerConfig& config, LoadedModel model, Clock* c
   tier.prefault = config.kv_prefault;
   std::optional<KvStore::StagedOptions> staged;
   if (config.staged) {
-    staged.emplace();
-    staged->device_capacity_bytes = config.staged->device_capacity_bytes;
-    staged->transfers.link_gbps = config.staged->link_gbps;
-    staged->transfers.link_latency_us = config.staged->link_latency_us;
+    KvStore::StagedOptions options;
+    options.device_capacity_bytes = config.staged->device_capacity_bytes;
+    options.transfers.link_gbps = config.staged->link_gbps;
+    options.transfers.link_latency_us = config.staged->link_latency_us;
+    staged = options;
   }
   auto kv_store = KvStore::Create(layout, tier, staged);
   if (!kv_store.ok()) {

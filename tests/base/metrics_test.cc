@@ -50,8 +50,7 @@ TEST(MetricsTest, EverySeriesExistsFromTheStart) {
         "kv_host_alloc_failures_total 0",
         "kv_device_used_bytes 0",
         "kv_transfer_bytes_total{direction=\"host_to_device\",purpose=\"fetch\"} 0",
-        "kv_transfer_bytes_total{direction=\"device_to_host\","
-        "purpose=\"write_back\"} 0",
+        "kv_transfer_bytes_total{direction=\"device_to_host\",purpose=\"write_back\"} 0",
         "kv_transfer_seconds_count 0",
         "hot_buffer_lookups_total 0",
         "hot_buffer_hits_total 0",

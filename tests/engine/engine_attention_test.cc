@@ -10,7 +10,6 @@
 namespace tokenbutler {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class EngineAttentionTest : public EngineTest {

@@ -118,7 +118,7 @@ TEST_P(PredictorKindTest, EveryMissingFieldIsNamed) {
 
 TEST_P(PredictorKindTest, EveryMissingTensorIsNamed) {
   std::vector<std::string> names = {"key_projection"};
-  if (GetParam() != PredictorKind::kPca) names.push_back("late_projection");
+  if (GetParam() != PredictorKind::kPca) names.emplace_back("late_projection");
   if (GetParam() == PredictorKind::kTokenButler) {
     for (const char* part : {"norm.weight", "norm.bias", "input.weight", "output.weight"}) {
       names.push_back(std::string("producers.1.") + part);
