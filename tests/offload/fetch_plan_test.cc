@@ -74,7 +74,7 @@ class NaiveSlots {
     for (const auto& [token, score] : wanted) {
       const auto it = entries_.find(token);
       if (it == entries_.end()) {
-        missing.push_back({-score, token});
+        missing.emplace_back(-score, token);
       } else {
         it->second.score = score;
         it->second.last_used = step;
@@ -87,7 +87,7 @@ class NaiveSlots {
     std::vector<std::tuple<int32_t, float, int32_t>> victims;
     for (const auto& [token, entry] : entries_) {
       if (!entry.arriving && wanted.count(token) == 0) {
-        victims.push_back({entry.last_used, entry.score, token});
+        victims.emplace_back(entry.last_used, entry.score, token);
       }
     }
     std::sort(victims.begin(), victims.end());
