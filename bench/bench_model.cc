@@ -106,7 +106,7 @@ absl::StatusOr<std::unique_ptr<BenchModel>> BenchModel::Create(const Options& op
   bench->block_pool_ = std::make_unique<BlockPool>(layout, bench->kv_store_->num_blocks());
   ASSIGN_OR_RETURN(bench->runner_,
                    StepRunner::Create(std::move(model.config), std::move(model.weights),
-                                      bench->kv_store_.get(), &pool, std::move(runner)));
+                                      bench->kv_store_.get(), &pool, runner));
   return bench;
 }
 

@@ -53,8 +53,7 @@ class TransferWorkers : public Transfers {
     entry->copies.assign(copies.begin(), copies.end());
     entry->copied = false;
     Schedule(direction, entry);
-    queues_[static_cast<int>(direction)].Push(static_cast<Entry*>(entry),
-                                              absl::InfiniteDuration());
+    queues_[static_cast<int>(direction)].Push(static_cast<Entry*>(entry), absl::InfiniteDuration());
     return ticket;
   }
 
