@@ -61,8 +61,7 @@ struct ScanOptions {
   int k = 3456;        // tokens chosen per KV head
   std::vector<int> bits = {1, 2, 4};
   std::vector<int> group_sizes = {3, 7};
-  std::vector<double> block_fractions = {1, 0.5, 0.25};  // of blocks that are looked into
-  std::vector<double> scan_fractions = {1, 0.5, 0.25};   // of sub-blocks that are scored
+  std::vector<double> block_fractions = {1, 0.5, 0.25};  // of blocks whose tokens are scored
   int repeats = 5;
 };
 absl::StatusOr<Report> RunScan(const ScanOptions& options, ComputePool& pool);

@@ -115,12 +115,7 @@ void AddScan(CLI::App& app, Benchmark* chosen) {
       ->check(CLI::Range(1, 64));
   command
       ->add_option("--block-fractions", options->block_fractions,
-                   "Shares of blocks that are looked into, ranked by their scales")
-      ->capture_default_str()
-      ->check(CLI::Range(0.001, 1.0));
-  command
-      ->add_option("--scan-fractions", options->scan_fractions,
-                   "Shares of sub-blocks that are scored; those above the blocks' are left out")
+                   "Shares of blocks whose tokens are scored, ranked by their scales")
       ->capture_default_str()
       ->check(CLI::Range(0.001, 1.0));
   command->add_option("--repeats", options->repeats, "Steps measured; medians are reported")

@@ -86,13 +86,12 @@ class ScanCase {
                    pool);
     });
   }
-  double Scan(double block_fraction, double scan_fraction, ComputePool& pool) {
+  double Scan(double block_fraction, ComputePool& pool) {
     return ForEachLayer(pool, [&](absl::Span<SketchScanParams::Head> layer) {
       SketchScan({.layout = layout_,
                   .group_size = shape_.group_size,
                   .softmax_scale = 0.125f,
                   .block_fraction = static_cast<float>(block_fraction),
-                  .scan_fraction = static_cast<float>(scan_fraction),
                   .heads = layer,
                   .workspace = workspace_.data()},
                  pool);
@@ -100,13 +99,11 @@ class ScanCase {
   }
 
   // What a pass has to read.
-  double bytes(double block_fraction, double scan_fraction) const {
+  double bytes(double block_fraction) const {
     const double blocks = static_cast<double>(heads_.size()) * static_cast<double>(num_blocks());
     const auto codes = static_cast<double>(layout_.sub_blocks() * layout_.sub_block_bytes());
-    const auto scales = static_cast<double>(layout_.statistics_offset());
-    const auto statistics = static_cast<double>(layout_.statistics_bytes());
-    return blocks * (scales + (scan_fraction < block_fraction ? block_fraction * statistics : 0) +
-                     scan_fraction * codes);
+    const auto scales = static_cast<double>(layout_.codes_offset());
+    return blocks * (scales + block_fraction * codes);
   }
 
  private:
@@ -161,35 +158,29 @@ absl::StatusOr<Report> RunScan(const ScanOptions& o, ComputePool& pool) {
     for (const int bits : o.bits) {
       ScanCase scan(ShapeOf(group_size), bits, o.depth, o.k);
       RETURN_IF_ERROR(scan.Fill());
-      const auto measure = [&](double block_fraction, double scan_fraction, bool with_top_k) {
-        fmt::print(stderr, "\rscan: group {}, {} bits, {} of {} ", group_size, bits, scan_fraction,
+      const auto measure = [&](double block_fraction, bool with_top_k) {
+        fmt::print(stderr, "\rscan: group {}, {} bits, {} of the blocks ", group_size, bits,
                    block_fraction);
         std::vector<double> seconds, bandwidths;
         for (int r = 0; r <= o.repeats; ++r) {
           bandwidths.push_back(probe.Measure());
           scan.MoveQueries();
-          const double s =
-              with_top_k ? scan.Scan(block_fraction, scan_fraction, pool) : scan.Scores(pool);
+          const double s = with_top_k ? scan.Scan(block_fraction, pool) : scan.Scores(pool);
           if (r > 0) seconds.push_back(s);  // the first one has no threshold
         }
         const double median = Median(seconds), bandwidth = Median(bandwidths);
-        const double bytes = scan.bytes(block_fraction, scan_fraction);
+        const double bytes = scan.bytes(block_fraction);
         report.AddRow({{"group", group_size},
                        {"bits", bits},
                        {"blocks", block_fraction},
-                       {"scored", scan_fraction},
                        {"top_k", with_top_k},
                        {"ms", median * 1e3},
                        {"gb_s", bytes / median / 1e9},
                        {"probe_gb_s", bandwidth / 1e9},
                        {"time_over_read", median * bandwidth / bytes}});
       };
-      measure(1, 1, /*with_top_k=*/false);
-      for (const double block_fraction : o.block_fractions) {
-        for (const double scan_fraction : o.scan_fractions) {
-          if (scan_fraction <= block_fraction) measure(block_fraction, scan_fraction, true);
-        }
-      }
+      measure(1, /*with_top_k=*/false);
+      for (const double fraction : o.block_fractions) measure(fraction, /*with_top_k=*/true);
     }
   }
   fmt::print(stderr, "\n");

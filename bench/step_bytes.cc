@@ -10,7 +10,7 @@ namespace {
 double SketchBytesPerBlock(const AttentionParams& params, const KvLayout& kv) {
   const SketchLayout sketch = SketchLayoutFor(params, kv);
   const double codes = static_cast<double>(sketch.sub_blocks() * sketch.sub_block_bytes());
-  return static_cast<double>(sketch.statistics_offset()) + params.scan_fraction * codes;
+  return static_cast<double>(sketch.codes_offset()) + params.scan_fraction * codes;
 }
 
 // The factors' rows of keys and values of one token, which each layer of a group reads anew: ranks

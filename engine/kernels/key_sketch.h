@@ -16,21 +16,10 @@ namespace tokenbutler {
 //
 //   key[t][c] ~ zero[c] + scale[c] * code[t][c]
 //
-// as KIVI (Liu et al. 2024) stores keys. Beside them lie, for each sub-block s of 16 tokens, the
-// mean (four bits) and the standard deviation (two bits) of each channel, for scans that first rank
-// sub-blocks:
-//
-//   mean[s][c] ~ zero[c] + scale[c] * mean_step * mean_code[s][c]
-//   std[s][c]  ~ scale[c] * std_step * std_code[s][c]
-//
-// On real keys, ranking by these is as good as by exact means and deviations.
+// as KIVI (Liu et al. 2024) stores keys.
 //
 // Parts of a record, each on cache lines of its own:
 //   scales, zeros  bf16 [padded_dim] each
-//   statistics     of 8 sub-blocks at a time, the last group filled up: mean codes, then std codes;
-//                  lines of 64 bytes are 16 lanes of 4 bytes, lanes s and 8 + s of sub-block s.
-//                  Means: nibble n (low first) of byte b of lane 8 m + s of line i is channel
-//                  16 i + 8 m + 4 n + b. Deviations: of two bits n, channel 32 i + 16 m + 4 n + b.
 //   codes          [block_size / 16][padded_dim * bits / 32] lines of 64 bytes: lane j of 4 bytes
 //                  is token j of the sub-block. Field n (lowest bits first) of byte b of line i is
 //                  channel (32 / bits) i + 4 n + b.
@@ -48,31 +37,17 @@ struct SketchLayout {
 
   int levels() const { return (1 << bits) - 1; }  // the largest code
   int sub_blocks() const { return block_size / kSubBlockTokens; }
-  // In units of the scale. Two-level codes do not span the keys, so deviations may be larger.
-  float mean_step() const { return levels() / 15.0f; }
-  float std_step() const { return bits == 1 ? 1.0f / 3 : levels() / 9.0f; }
-  // A channel's standard deviation over the block, as guessed from its scale alone: a fifth of the
-  // range; for two levels, what it is of normally distributed keys.
+  // A channel's standard deviation over the block in units of its scale, as guessed from that
+  // alone: a fifth of the range; for two levels, what it is of normally distributed keys.
   float block_std_step() const { return bits == 1 ? 0.625f : levels() / 5.0f; }
   // Channels, with those added that fill the last line of codes; scale, zero and codes are 0 there.
   int padded_dim() const { return bits == 1 ? (head_dim + 31) / 32 * 32 : head_dim; }
 
-  int statistics_dim() const { return (head_dim + 31) / 32 * 32; }
-
   // Byte offsets inside a record; all multiples of 64.
   size_t scales_offset() const { return 0; }
   size_t zeros_offset() const { return RoundUpToLine(2 * static_cast<size_t>(padded_dim())); }
-  size_t statistics_offset() const { return 2 * zeros_offset(); }
-  size_t codes_offset() const { return statistics_offset() + statistics_bytes(); }
+  size_t codes_offset() const { return 2 * zeros_offset(); }
   size_t record_bytes() const { return codes_offset() + sub_blocks() * sub_block_bytes(); }
-  // Sizes.
-  size_t means_bytes() const {
-    return static_cast<size_t>(statistics_dim()) * 4;
-  }  // of 8 sub-blocks
-  size_t deviations_bytes() const { return static_cast<size_t>(statistics_dim()) * 2; }
-  size_t statistics_bytes() const {
-    return (sub_blocks() + 7) / 8 * (means_bytes() + deviations_bytes());
-  }
   size_t sub_block_bytes() const { return static_cast<size_t>(padded_dim()) * bits * 2; }
 
  private:
@@ -128,19 +103,13 @@ struct SketchScoresParams {
 void SketchScores(const SketchScoresParams& params, ComputePool& pool);
 void SketchScoresPlain(const SketchScoresParams& params);
 
-// For each sub-block of 16 tokens that overlaps [begin, end), in order, how large its best score
-// may be: with mean and std of each channel over the sub-block,
+// For each block that overlaps [begin, end), in order, how large its best score may be, from scales
+// and zeros alone: with the middle of each channel's levels as the mean and scale * block_std_step
+// as the deviation,
 //   estimate = max_h (softmax_scale * (query[h] . mean + 2 sqrt(sum_c query[h][c]^2 std[c]^2))
 //                     - lse[h])
-// `scores` of a head is [(end + 15) / 16 - begin / 16]. Ranking by it loses little, unlike bounds
-// by minimum and maximum, which exclude almost nothing.
-void SketchEstimates(const SketchScoresParams& params, ComputePool& pool);
-void SketchEstimatesPlain(const SketchScoresParams& params);
-
-// The same for each block that overlaps [begin, end), from scales and zeros alone: with the middle
-// of each channel's levels as the mean and scale * block_std_step as the deviation. `scores` of a
-// head is [blocks that overlap]. Keeping half of the blocks by it keeps more attention mass than
-// keeping a quarter of the sub-blocks, at less cost.
+// `scores` of a head is [blocks that overlap]. Bounds by minimum and maximum, instead, would
+// exclude almost nothing.
 void SketchBlockEstimates(const SketchScoresParams& params, ComputePool& pool);
 void SketchBlockEstimatesPlain(const SketchScoresParams& params);
 

@@ -112,23 +112,6 @@ void ProjectedScoresPlain(const ProjectedScoresParams& params);
 void ProjectedLogSumExp(const ProjectedScoresParams& params, ComputePool& pool);
 void ProjectedLogSumExpPlain(const ProjectedScoresParams& params);
 
-// Copies the records of chosen tokens next to each other, so that ranking them anew costs what
-// their number costs. Codes of different blocks have different scales, so they are rounded again.
-struct ProjectedGatherParams {
-  struct Head {
-    ProjectedRecords keys;
-    const int32_t* tokens = nullptr;  // [num_tokens] ascending
-    int num_tokens = 0;
-    // [ceil(num_tokens / layout.block_size)] records one after the other, 64-byte aligned. The
-    // last one is filled up with copies of the last token.
-    std::byte* records = nullptr;
-    float* workspace = nullptr;  // [block_size * dim]
-  };
-  ProjectedLayout layout;
-  absl::Span<const Head> heads;
-};
-void ProjectedGather(const ProjectedGatherParams& params, ComputePool& pool);
-
 // The stored value of one channel of one token.
 float ProjectedValue(const ProjectedLayout& layout, const std::byte* record, int token,
                      int channel);

@@ -44,12 +44,6 @@ void SketchScores(const SketchScoresParams& p, ComputePool& pool) {
   });
 }
 
-void SketchEstimates(const SketchScoresParams& p, ComputePool& pool) {
-  ForEachPiece(p, pool, [](SketchPass& pass, const SketchScoresParams::Head& head, int piece) {
-    pass.Estimate(piece, head.scores);
-  });
-}
-
 void SketchBlockEstimates(const SketchScoresParams& p, ComputePool& pool) {
   ForEachPiece(p, pool, [](SketchPass& pass, const SketchScoresParams::Head& head, int piece) {
     pass.EstimateBlocks(piece, head.scores);

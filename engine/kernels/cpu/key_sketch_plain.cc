@@ -49,28 +49,6 @@ void ChooseLevels(const SketchKeysParams& p, int channel) {
   zeros[channel] = ToBF16(low);
 }
 
-void Put(std::byte* record, SketchCodePlace place, int code) {
-  record[place.byte] |= static_cast<std::byte>(code << place.shift);
-}
-
-// One channel of one sub-block.
-void WriteStatistics(const SketchKeysParams& p, int sub_block, int channel) {
-  const SketchLayout& layout = p.layout;
-  const float to_code = Reciprocal(SketchScale(layout, p.record, channel));
-  const float zero = SketchZero(layout, p.record, channel);
-  float sum = 0, squares = 0;
-  for (int t = 0; t < 16; ++t) {
-    const float key = (KeyElement(p, sub_block * 16 + t, channel) - zero) * to_code;
-    sum += key;
-    squares += key * key;
-  }
-  const float mean = sum / 16;
-  const float std = std::sqrt(std::max(0.0f, squares / 16 - mean * mean));
-  Put(p.record, PlaceOfMean(layout, sub_block, channel),
-      NearestCode(mean / layout.mean_step(), 15));
-  Put(p.record, PlaceOfStd(layout, sub_block, channel), NearestCode(std / layout.std_step(), 3));
-}
-
 float Dot(const float* query, const SketchLayout& layout, const std::byte* record, int token) {
   float dot = 0;
   for (int c = 0; c < layout.head_dim; ++c) {
@@ -78,17 +56,6 @@ float Dot(const float* query, const SketchLayout& layout, const std::byte* recor
                        SketchScale(layout, record, c) * SketchCode(layout, record, token, c));
   }
   return dot;
-}
-
-float Estimate(const float* query, const SketchLayout& layout, const std::byte* record,
-               int sub_block) {
-  float mean = 0, variance = 0;
-  for (int c = 0; c < layout.head_dim; ++c) {
-    mean += query[c] * SketchMean(layout, record, sub_block, c);
-    const float std = query[c] * SketchStd(layout, record, sub_block, c);
-    variance += std * std;
-  }
-  return mean + 2 * std::sqrt(variance);
 }
 
 float BlockEstimate(const float* query, const SketchLayout& layout, const std::byte* record) {
@@ -130,10 +97,10 @@ void SketchKeysPlain(const SketchKeysParams& p) {
     const float to_code = Reciprocal(SketchScale(layout, p.record, c));
     const float zero = SketchZero(layout, p.record, c);
     for (int t = 0; t < layout.block_size; ++t) {
-      Put(p.record, PlaceOfCode(layout, t, c),
-          NearestCode((KeyElement(p, t, c) - zero) * to_code, layout.levels()));
+      const SketchCodePlace place = PlaceOfCode(layout, t, c);
+      const int code = NearestCode((KeyElement(p, t, c) - zero) * to_code, layout.levels());
+      p.record[place.byte] |= static_cast<std::byte>(code << place.shift);
     }
-    for (int s = 0; s < layout.sub_blocks(); ++s) WriteStatistics(p, s, c);
   }
 }
 
@@ -143,19 +110,6 @@ void SketchScoresPlain(const SketchScoresParams& p) {
       const std::byte* record = head.keys.record(p.layout, t / p.layout.block_size);
       head.scores[t - head.begin] = Pooled(p, head, [&](const float* query) {
         return Dot(query, p.layout, record, t % p.layout.block_size);
-      });
-    }
-  }
-}
-
-void SketchEstimatesPlain(const SketchScoresParams& p) {
-  const int sub_blocks = p.layout.sub_blocks();
-  for (const SketchScoresParams::Head& head : p.heads) {
-    const int first = head.begin / 16;
-    for (int s = first; s < (head.end + 15) / 16; ++s) {
-      const std::byte* record = head.keys.record(p.layout, s / sub_blocks);
-      head.scores[s - first] = Pooled(p, head, [&](const float* query) {
-        return Estimate(query, p.layout, record, s % sub_blocks);
       });
     }
   }

@@ -372,24 +372,5 @@ void ProjectedLogSumExp(const ProjectedScoresParams& p, ComputePool& pool) {
   }
 }
 
-void ProjectedGather(const ProjectedGatherParams& p, ComputePool& pool) {
-  const ProjectedLayout& layout = p.layout;
-  pool.ParallelFor(static_cast<int>(p.heads.size()), [&](int h) {
-    const ProjectedGatherParams::Head& head = p.heads[h];
-    for (int first = 0; first < head.num_tokens; first += layout.block_size) {
-      for (int i = 0; i < layout.block_size; ++i) {
-        const int token = head.tokens[std::min(first + i, head.num_tokens - 1)];
-        const std::byte* record = head.keys.record(token / layout.block_size);
-        for (int c = 0; c < layout.dim; ++c) {
-          head.workspace[static_cast<size_t>(i) * layout.dim + c] =
-              ProjectedValue(layout, record, token % layout.block_size, c);
-        }
-      }
-      EncodeProjected(layout, head.workspace,
-                      head.records + first / layout.block_size * layout.record_bytes());
-    }
-  });
-}
-
 }  // namespace tokenbutler
 #endif  // HWY_ONCE

@@ -109,11 +109,9 @@ HWY_INLINE void StoreCodes(hn::Vec<FloatTag> x, int max_code, uint8_t* out) {
   hn::StoreU(hn::DemoteTo(du8, code), du8, out);
 }
 
-// Codes, one per byte, and statistics of a sub-block.
+// The codes of a sub-block, one per byte.
 struct SubBlockCodes {
   uint8_t tokens[16][kMaxDim];
-  uint8_t means[kMaxDim];
-  uint8_t deviations[kMaxDim];
 };
 
 template <class T>
@@ -124,36 +122,15 @@ void RoundSubBlock(const SketchKeysParams& p, const ChannelLevels& levels, int s
   const auto highest = hn::Set(d, 2.0f * p.layout.levels());
   for (int c = 0; c < p.layout.head_dim; c += lanes) {
     const auto zero = hn::Load(d, levels.zeros + c), to_code = hn::Load(d, levels.to_code + c);
-    auto sum = hn::Zero(d), squares = hn::Zero(d);
     for (int t = 0; t < 16; ++t) {
       const auto x = hn::Mul(hn::Sub(LoadKeys(Row<T>(p, sub_block * 16 + t) + c), zero), to_code);
       // Far outside, NearestInt() would overflow.
       StoreCodes(hn::Min(x, highest), p.layout.levels(), codes->tokens[t] + c);
-      sum = hn::Add(sum, x);
-      squares = hn::Add(squares, hn::Mul(x, x));
     }
-    const auto sixteenth = hn::Set(d, 1.0f / 16);
-    const auto mean = hn::Mul(sum, sixteenth);
-    const auto variance = hn::Sub(hn::Mul(squares, sixteenth), hn::Mul(mean, mean));
-    const auto deviation = hn::Sqrt(hn::Max(variance, hn::Zero(d)));
-    StoreCodes(hn::Div(mean, hn::Set(d, p.layout.mean_step())), 15, codes->means + c);
-    StoreCodes(hn::Div(deviation, hn::Set(d, p.layout.std_step())), 3, codes->deviations + c);
   }
 }
 
-// Merges `fields` runs of four codes, one after the other, into four bytes.
-HWY_INLINE void PackFour(const uint8_t* codes, int fields, int bits, std::byte* out) {
-  uint32_t packed = 0;
-  for (int n = 0; n < fields; ++n) {
-    uint32_t word;
-    std::memcpy(&word, codes + n * 4, 4);
-    packed |= word << (n * bits);  // a code never reaches the next byte
-  }
-  std::memcpy(out, &packed, 4);
-}
-
-// The codes of one token as PackFour() would pack them, 16 channels at a time: two words of four
-// codes in each of two registers.
+// The codes of one token, 16 channels at a time: two words of four codes in each of two registers.
 template <int kBits>
 HWY_INLINE void PackToken(const SketchLayout& layout, const uint8_t* codes, std::byte* out) {
   const auto merge = [](uint64_t x) {
@@ -185,17 +162,6 @@ void PackTokens(const SketchLayout& layout, const SubBlockCodes& codes, std::byt
   for (int t = 0; t < 16; ++t) PackToken<kBits>(layout, codes.tokens[t], out + t * 4);
 }
 
-void PackStatistics(const SketchLayout& layout, const SubBlockCodes& codes, int lane,
-                    std::byte* means) {
-  std::byte* deviations = means + layout.means_bytes();
-  for (int c = 0; c < layout.statistics_dim(); c += 8) {
-    PackFour(codes.means + c, 2, 4, means + c / 16 * 64 + (c % 16 + lane) * 4);
-  }
-  for (int c = 0; c < layout.statistics_dim(); c += 16) {
-    PackFour(codes.deviations + c, 4, 2, deviations + c / 32 * 64 + (c % 32 / 16 * 8 + lane) * 4);
-  }
-}
-
 template <class T>
 void SketchKeysOf(const SketchKeysParams& p) {
   const SketchLayout& layout = p.layout;
@@ -204,15 +170,12 @@ void SketchKeysOf(const SketchKeysParams& p) {
   ChooseLevels<T>(p, &levels);
   SubBlockCodes codes;
   std::memset(&codes, 0, sizeof(codes));  // beyond head_dim
-  const size_t group_bytes = layout.means_bytes() + layout.deviations_bytes();
   for (int s = 0; s < layout.sub_blocks(); ++s) {
     RoundSubBlock<T>(p, levels, s, &codes);
     std::byte* out = p.record + layout.codes_offset() + s * layout.sub_block_bytes();
     if (layout.bits == 1) PackTokens<1>(layout, codes, out);
     if (layout.bits == 2) PackTokens<2>(layout, codes, out);
     if (layout.bits == 4) PackTokens<4>(layout, codes, out);
-    PackStatistics(layout, codes, s % 8,
-                   p.record + layout.statistics_offset() + s / 8 * group_bytes);
   }
 }
 

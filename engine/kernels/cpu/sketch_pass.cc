@@ -7,8 +7,10 @@ namespace {
 
 void Round(const SketchLayout& layout, const SketchHeads& heads, const std::byte* const* records,
            int num_blocks, SketchRounding rounding, RoundedQueries* rounded) {
-  const bool vnni = KernelTarget() >= CpuTarget::kAvx512 && HasVnni();
-  (vnni ? RoundQueriesVnni : RoundQueries)(layout, heads, records, num_blocks, rounding, rounded);
+  if (KernelTarget() >= CpuTarget::kAvx512 && HasVnni()) {
+    return RoundQueriesVnni(layout, heads, records, num_blocks, rounding, rounded);
+  }
+  RoundQueries(layout, heads, records, num_blocks, rounded);
 }
 
 bool UsesTables(int bits) { return bits == 1 && KernelTarget() >= CpuTarget::kAvx512 && HasVbmi(); }
@@ -18,12 +20,6 @@ void ScoreTiles(const SketchTiles& tiles) {
   if (KernelTarget() >= CpuTarget::kAvx512 && HasVnni()) return ScoreTilesVnni(tiles);
   if (KernelTarget() >= CpuTarget::kAvx2) return ScoreTilesAvx2(tiles);
   ScoreTilesPortable(tiles);
-}
-
-void EstimateSubBlocks(const SketchStatistics& statistics) {
-  if (KernelTarget() >= CpuTarget::kAvx512 && HasVnni()) return EstimateSubBlocksVnni(statistics);
-  if (KernelTarget() >= CpuTarget::kAvx2) return EstimateSubBlocksAvx2(statistics);
-  EstimateSubBlocksPortable(statistics);
 }
 
 }  // namespace
@@ -36,10 +32,7 @@ SketchPass::SketchPass(const SketchLayout& layout, int group_size, float softmax
       begin_(begin),
       end_(end),
       sub_blocks_(layout.sub_blocks()),
-      tile_bytes_(layout.sub_block_bytes()),
-      // 1 / sub_blocks_ rounded up, in units of 2^-32: n times its error stays below 1 /
-      // sub_blocks_.
-      reciprocal_(((uint64_t{1} << 32) + sub_blocks_ - 1) / sub_blocks_) {
+      tile_bytes_(layout.sub_block_bytes()) {
   for (int first = 0; first < group_size; first += kSketchHeads) {
     SketchHeads& group = groups_[num_groups_++];
     group.num_heads = std::min(kSketchHeads, group_size - first);
@@ -72,63 +65,19 @@ void SketchPass::ScoreBatch(int first_block, int num_blocks, int first_tile) {
                 .tiles_of_block = tiles_of_block_ + first_block,
                 .tiles = tiles_ + first_tile,
                 .fetch = records_ + first_block + num_blocks,
-                .fetch_bytes = static_cast<int>(layout_.statistics_offset()),
+                .fetch_bytes = static_cast<int>(layout_.codes_offset()),
                 .queries = &rounded_,
                 .accumulate = group > 0,
                 .scores = scores_});
   }
 }
 
-void SketchPass::AddBlocks(int piece) {
-  const int piece_blocks = PieceBlocks(layout_);
-  const int first = std::max(piece * piece_blocks, begin_ / layout_.block_size);
-  const int last = std::min((piece + 1) * piece_blocks, (end_ - 1) / layout_.block_size + 1);
-  for (int block = first; block < last; ++block) AddBlock(block);
-}
-
-void SketchPass::Estimate(int piece, float* estimates) {
-  Clear();
-  AddBlocks(piece);
-  EstimateBatches(estimates);
-}
-
-void SketchPass::EstimateChosen(const int32_t* blocks, int num_blocks, float* estimates) {
-  Clear();
-  for (int i = 0; i < num_blocks; ++i) AddBlock(blocks[i]);
-  EstimateBatches(estimates);
-}
-
-void SketchPass::EstimateBatches(float* estimates) {
-  EndLists();
-  for (int first = 0; first < num_blocks_; first += kSketchBatchBlocks) {
-    const int last = std::min(first + kSketchBatchBlocks, num_blocks_);
-    for (int group = 0; group < num_groups_; ++group) {
-      Round(layout_, groups_[group], records_ + first, last - first, SketchRounding::kEstimates,
-            &rounded_);
-      EstimateSubBlocks({.layout = &layout_,
-                         .num_heads = groups_[group].num_heads,
-                         .num_blocks = last - first,
-                         .records = records_ + first,
-                         .fetch = records_ + last,
-                         .fetch_bytes = static_cast<int>(layout_.codes_offset()),
-                         .queries = &rounded_,
-                         .accumulate = group > 0,
-                         .estimates = scores_});
-    }
-    for (int i = first; i < last; ++i) {
-      const int block_begin = blocks_[i] * sub_blocks_;
-      const int from = std::max(block_begin, begin_ / 16);
-      const int to = std::min(block_begin + sub_blocks_, (end_ + 15) / 16);
-      const float* of_block = scores_ + (i - first) * sub_blocks_;
-      std::copy(of_block + (from - block_begin), of_block + (to - block_begin),
-                estimates + (from - begin_ / 16));
-    }
-  }
-}
-
 void SketchPass::EstimateBlocks(int piece, float* estimates) {
   Clear();
-  AddBlocks(piece);
+  const int piece_blocks = PieceBlocks(layout_);
+  const int from = std::max(piece * piece_blocks, begin_ / layout_.block_size);
+  const int to = std::min((piece + 1) * piece_blocks, (end_ - 1) / layout_.block_size + 1);
+  for (int block = from; block < to; ++block) AddBlock(block);
   EndLists();
   for (int first = 0; first < num_blocks_; first += kSketchBatchBlocks) {
     const int count = std::min(kSketchBatchBlocks, num_blocks_ - first);

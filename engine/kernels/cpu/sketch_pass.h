@@ -39,24 +39,10 @@ class SketchPass {
     const int end = std::min((piece + 1) * piece_blocks * sub_blocks_, (end_ + 15) / 16);
     const int begin = std::max(piece * piece_blocks * sub_blocks_, begin_ / 16);
     Clear();
-    for (int block = BlockOf(begin), s = begin; s < end; ++block) {
+    for (int block = begin / sub_blocks_, s = begin; s < end; ++block) {
       const int first = block * sub_blocks_;
       AddBlock(block);
       for (const int stop = std::min(first + sub_blocks_, end); s < stop; ++s) AddTile(s - first);
-    }
-    ScoreBatches(sink);
-  }
-
-  // The same for these sub-blocks of the piece, ascending.
-  template <class Sink>
-  void ScoreChosen(const int32_t* sub_blocks, int num_sub_blocks, const Sink& sink) {
-    Clear();
-    for (int i = 0; i < num_sub_blocks;) {
-      const int block = BlockOf(sub_blocks[i]), first = block * sub_blocks_;
-      AddBlock(block);
-      for (; i < num_sub_blocks && sub_blocks[i] < first + sub_blocks_; ++i) {
-        AddTile(sub_blocks[i] - first);
-      }
     }
     ScoreBatches(sink);
   }
@@ -74,11 +60,6 @@ class SketchPass {
     ScoreBatches(sink);
   }
 
-  // Writes the estimates of the sub-blocks of the piece that overlap the range; the first one in
-  // the range goes to estimates[0].
-  void Estimate(int piece, float* estimates);
-  // The same for these blocks of the piece, ascending; those of other blocks are not written.
-  void EstimateChosen(const int32_t* blocks, int num_blocks, float* estimates);
   // Writes the estimates of the blocks of the piece that overlap the range; the first one in the
   // range goes to estimates[0].
   void EstimateBlocks(int piece, float* estimates);
@@ -88,14 +69,6 @@ class SketchPass {
   static constexpr int kMaxTiles = kPieceTokens / SketchLayout::kSubBlockTokens;
   static constexpr int kMaxBatchTokens = kSketchBatchBlocks * SketchLayout::kMaxBlockSize;
   static constexpr int kMaxGroups = 8;  // of kSketchHeads heads
-
-  // sub_block / sub_blocks_ without a division. Exact below 2^26: see the constructor.
-  int BlockOf(int sub_block) const {
-    return static_cast<int>(static_cast<uint64_t>(sub_block) * reciprocal_ >> 32);
-  }
-  const std::byte* CodesOf(int block, int sub_block) const {
-    return keys_.record(layout_, block) + layout_.codes_offset() + sub_block * tile_bytes_;
-  }
 
   void Clear() { num_tiles_ = num_blocks_ = 0; }
   void AddBlock(int block) {
@@ -110,10 +83,6 @@ class SketchPass {
     positions_[num_tiles_++] = blocks_[block] * layout_.block_size + sub_block * 16;
     ++tiles_of_block_[block];
   }
-  // Adds the blocks of the piece that overlap the range.
-  void AddBlocks(int piece);
-  // Estimates the sub-blocks of all blocks added.
-  void EstimateBatches(float* estimates);
   // Repeats the last record and the last tile as what kernels may load ahead.
   void EndLists();
 
@@ -137,7 +106,6 @@ class SketchPass {
   const int begin_, end_;
   const int sub_blocks_;
   const size_t tile_bytes_;
-  const uint64_t reciprocal_;
   int num_groups_ = 0;
 
   // The blocks of the piece and the sub-blocks of each that are scored.

@@ -60,11 +60,10 @@ float FactorOf(const float* query, const float* largest, int dim) {
 //                                   ~ sum_c query centre - factor L / 2 sum_c i + factor sum_c i
 //                                   code
 // so that rounding does not shift a block's scores against other blocks'.
-template <bool kWithSquares>
 HWY_INLINE void RoundQuery(const float* HWY_RESTRICT query, const float* HWY_RESTRICT scaled,
                            const float* HWY_RESTRICT scales, const float* HWY_RESTRICT centres,
                            int dim, float shift, float lse, int8_t* HWY_RESTRICT codes,
-                           int8_t* HWY_RESTRICT squares, float* HWY_RESTRICT base) {
+                           float* HWY_RESTRICT base) {
   const FloatTag d;
   const IntTag di;
   const hn::Rebind<int8_t, FloatTag> di8;
@@ -76,18 +75,13 @@ HWY_INLINE void RoundQuery(const float* HWY_RESTRICT query, const float* HWY_RES
     hn::StoreU(hn::DemoteTo(di8, code), di8, codes + c);
     code_sum = hn::Add(code_sum, code);
     sum = hn::MulAdd(hn::Load(d, query + c), hn::Load(d, centres + c), sum);
-    if (kWithSquares) {
-      const auto square = hn::ShiftRight<7>(hn::Add(hn::Mul(code, code), hn::Set(di, 64)));
-      hn::StoreU(hn::DemoteTo(di8, square), di8, squares + c);
-    }
   }
   sum = hn::NegMulAdd(hn::ConvertTo(d, code_sum), hn::Set(d, shift), sum);
   *base = hn::GetLane(hn::SumOfLanes(d, sum)) - lse;
 }
 
 void RoundQueriesVectors(const SketchLayout& layout, const SketchHeads& heads,
-                         const std::byte* const* records, int num_blocks, SketchRounding rounding,
-                         RoundedQueries* rounded) {
+                         const std::byte* const* records, int num_blocks, RoundedQueries* rounded) {
   const FloatTag d;
   const int lanes = static_cast<int>(hn::Lanes(d));
   const int dim = layout.padded_dim();
@@ -113,10 +107,8 @@ void RoundQueriesVectors(const SketchLayout& layout, const SketchHeads& heads,
     }
     for (int h = 0; h < heads.num_heads; ++h) {
       rounded->factors[b][h] = factors[h];
-      const auto round =
-          rounding == SketchRounding::kEstimates ? RoundQuery<true> : RoundQuery<false>;
-      round(heads.queries[h], scaled[h], scales, centres, dim, factors[h] * half, heads.lse[h],
-            rounded->codes[b][h], rounded->squares[b][h], &rounded->bases[b][h]);
+      RoundQuery(heads.queries[h], scaled[h], scales, centres, dim, factors[h] * half, heads.lse[h],
+                 rounded->codes[b][h], &rounded->bases[b][h]);
     }
   }
 }
@@ -133,8 +125,7 @@ void EstimateBlocksVectors(const SketchLayout& layout, const SketchHeads& heads,
   for (int b = 0; b < num_blocks; ++b) {
     const auto* block_scales = reinterpret_cast<const BF16*>(records[b] + layout.scales_offset());
     const auto* block_zeros = reinterpret_cast<const BF16*>(records[b] + layout.zeros_offset());
-    for (size_t at = 0; at < layout.statistics_offset(); at += 64)
-      __builtin_prefetch(fetch[b] + at);
+    for (size_t at = 0; at < layout.codes_offset(); at += 64) __builtin_prefetch(fetch[b] + at);
     for (int c = 0; c < dim; c += lanes) {
       const auto scale = LoadBf16(block_scales + c);
       hn::Store(scale, d, scales + c);
@@ -199,10 +190,8 @@ HWY_EXPORT(EstimateBlocksVectors);
 HWY_EXPORT(CollectVectors);
 
 void RoundQueries(const SketchLayout& layout, const SketchHeads& heads,
-                  const std::byte* const* records, int num_blocks, SketchRounding rounding,
-                  RoundedQueries* rounded) {
-  HWY_DYNAMIC_DISPATCH(RoundQueriesVectors)
-  (layout, heads, records, num_blocks, rounding, rounded);
+                  const std::byte* const* records, int num_blocks, RoundedQueries* rounded) {
+  HWY_DYNAMIC_DISPATCH(RoundQueriesVectors)(layout, heads, records, num_blocks, rounded);
 }
 
 void EstimateBlocks(const SketchLayout& layout, const SketchHeads& heads,

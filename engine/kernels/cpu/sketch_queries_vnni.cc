@@ -101,10 +101,10 @@ template <SketchRounding kRounding>
 template <SketchRounding kRounding>
 [[TOKENBUTLER_AVX512, gnu::always_inline]] inline void RoundChunk(
     const __m512* query, const __m512* scaled, const float* scales, const float* centres,
-    int8_t* codes, int8_t* squares, __m512i* code_sum, __m512* sum) {
+    int8_t* codes, __m512i* code_sum, __m512* sum) {
   // Packs work within 128 bits; this puts the words in order.
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  __m512i x[4], y[4];
+  __m512i x[4];
   for (int i = 0; i < 4; ++i) {
     x[i] = _mm512_maskz_cvtps_epi32(0xffff,
                                     _mm512_mul_ps(scaled[i], _mm512_load_ps(scales + i * kLanes)));
@@ -117,12 +117,6 @@ template <SketchRounding kRounding>
   *code_sum = kRounding == SketchRounding::kTables
                   ? _mm512_dpbusd_epi32(*code_sum, _mm512_abs_epi8(packed), ones)
                   : _mm512_dpbusd_epi32(*code_sum, ones, packed);
-  if (kRounding != SketchRounding::kEstimates) return;
-  const __m512i round = _mm512_set1_epi16(64);
-  y[0] = _mm512_srli_epi16(_mm512_add_epi16(_mm512_mullo_epi16(low, low), round), 7);
-  y[1] = _mm512_srli_epi16(_mm512_add_epi16(_mm512_mullo_epi16(high, high), round), 7);
-  _mm512_store_si512(squares,
-                     _mm512_maskz_permutexvar_epi32(0xffff, order, _mm512_packs_epi16(y[0], y[1])));
 }
 
 // One head, all blocks of the batch.
@@ -148,8 +142,7 @@ template <SketchRounding kRounding>
 #pragma GCC unroll 8
     for (int b = 0; b < kSketchBatchBlocks; ++b) {
       RoundChunk<kRounding>(query, scaled, wide.scales[b] + c, wide.centres[b] + c,
-                            rounded->codes[b][h] + c, rounded->squares[b][h] + c, &code_sums[b],
-                            &sums[b]);
+                            rounded->codes[b][h] + c, &code_sums[b], &sums[b]);
     }
   }
   for (int b = 0; b < kSketchBatchBlocks; ++b) {
@@ -194,9 +187,7 @@ void RoundQueriesVnni(const SketchLayout& layout, const SketchHeads& heads,
                       const std::byte* const* records, int num_blocks, SketchRounding rounding,
                       RoundedQueries* rounded) {
   const auto round = rounding == SketchRounding::kScores ? RoundQueriesFor<SketchRounding::kScores>
-                     : rounding == SketchRounding::kEstimates
-                         ? RoundQueriesFor<SketchRounding::kEstimates>
-                         : RoundQueriesFor<SketchRounding::kTables>;
+                                                         : RoundQueriesFor<SketchRounding::kTables>;
   round(layout, heads, records, num_blocks, rounded);
 }
 

@@ -15,8 +15,9 @@ namespace {
 using Head = SketchScanParams::Head;
 
 constexpr int kSlack = 16;  // what vectors may write too much
+constexpr int kSubBlock = SketchLayout::kSubBlockTokens;
 // Pieces of a head's range are at least this long, whatever the layout.
-constexpr int kMinPieceTokens = kSketchBatchBlocks * 16;
+constexpr int kMinPieceTokens = kSketchBatchBlocks * kSubBlock;
 // Thresholds: what everything passes, and the mark of one that must be replaced by it.
 constexpr float kEverything = -std::numeric_limits<float>::infinity();
 constexpr float kWrongGuess = std::numeric_limits<float>::infinity();
@@ -42,24 +43,20 @@ class HeadWorkspace {
   HeadWorkspace(const Head& head, std::byte* at) {
     const size_t pieces = NumTokens(head) / kMinPieceTokens + 2;
     const size_t slots = NumTokens(head) + pieces * kSlack;
-    const size_t sub_blocks = NumSubBlocks(head.begin, head.end) + kSlack;
+    const size_t blocks = NumTokens(head) / kSubBlock + 2 + kSlack;  // at most
     Place(at, pieces, &counts);
     Place(at, slots, &scores);
     Place(at, slots, &positions);
-    Place(at, sub_blocks, &estimates);
-    Place(at, sub_blocks, &chosen);
-    Place(at, sub_blocks, &kept);
-    Place(at, 1, &num_chosen);
+    Place(at, blocks, &estimates);
+    Place(at, blocks, &kept);
     Place(at, 1, &num_kept);
   }
 
   int32_t* counts;     // [pieces] scores that passed
   float* scores;       // [slots]
   int32_t* positions;  // [slots]
-  float* estimates;    // [sub-blocks], or of blocks
-  int32_t* chosen;     // [sub-blocks] ascending; numbers in the sequence, not in the range
-  int32_t* kept;       // [blocks] likewise
-  int32_t* num_chosen;
+  float* estimates;    // [blocks]
+  int32_t* kept;       // [blocks] ascending; numbers in the sequence, not in the range
   int32_t* num_kept;
 
  private:
@@ -87,12 +84,6 @@ class Scan {
       });
       ForEachHead([this](const Head& head, const HeadWorkspace& w) { KeepBlocks(head, w); });
     }
-    if (p_.scan_fraction < p_.block_fraction) {
-      ForEachPiece([this](const Head& head, const HeadWorkspace& w, int piece) {
-        if (RanksSubBlocks(head)) Estimate(head, w, piece);
-      });
-      ForEachHead([this](const Head& head, const HeadWorkspace& w) { ChooseSubBlocks(head, w); });
-    }
     ForEachPiece([this](const Head& head, const HeadWorkspace& w, int piece) {
       Collect(head, w, piece, std::isnan(head.threshold) ? kEverything : head.threshold);
     });
@@ -115,15 +106,7 @@ class Scan {
   int NumKept(const Head& head) const {
     return NumKeptBlocks(NumBlocks(head), p_.layout.block_size, head.k, p_.block_fraction);
   }
-  int NumScored(const Head& head) const {
-    return NumScoredSubBlocks(NumSubBlocks(head.begin, head.end), head.k, p_.scan_fraction);
-  }
   bool RanksBlocks(const Head& head) const { return NumKept(head) < NumBlocks(head); }
-  bool RanksSubBlocks(const Head& head) const {
-    return p_.scan_fraction < p_.block_fraction &&
-           NumScored(head) < NumSubBlocks(head.begin, head.end);
-  }
-
   HeadWorkspace WorkspaceOf(size_t index) const {
     return HeadWorkspace(p_.heads[index], p_.workspace + index * workspace_stride_);
   }
@@ -177,40 +160,11 @@ class Scan {
     for (int i = 0; i < *w.num_kept; ++i) w.kept[i] += FirstBlock(head);
   }
 
-  // Of sub-blocks; -infinity for those of blocks that were not kept.
-  void Estimate(const Head& head, const HeadWorkspace& w, int piece) const {
-    SketchPass pass = MakePass(head);
-    if (!RanksBlocks(head)) return pass.Estimate(piece, w.estimates);
-    const int piece_sub_blocks = piece_blocks_ * p_.layout.sub_blocks();
-    const int first = std::max(piece * piece_sub_blocks, head.begin / 16);
-    const int last = std::min((piece + 1) * piece_sub_blocks, (head.end + 15) / 16);
-    std::fill(w.estimates + (first - head.begin / 16), w.estimates + (last - head.begin / 16),
-              kEverything);
-    const absl::Span<const int32_t> blocks = PartOf(w.kept, *w.num_kept, piece, piece_blocks_);
-    pass.EstimateChosen(blocks.data(), static_cast<int>(blocks.size()), w.estimates);
-  }
-
-  void ChooseSubBlocks(const Head& head, const HeadWorkspace& w) const {
-    if (!RanksSubBlocks(head)) return;
-    const int n = NumSubBlocks(head.begin, head.end), first = head.begin / 16;
-    int num_scored = NumScored(head);
-    if (RanksBlocks(head)) {  // only sub-blocks of kept blocks
-      const int in_block = p_.layout.sub_blocks();
-      int num_kept = 0;
-      for (int i = 0; i < *w.num_kept; ++i) {
-        num_kept +=
-            std::min((w.kept[i] + 1) * in_block, first + n) - std::max(w.kept[i] * in_block, first);
-      }
-      num_scored = std::min(num_scored, num_kept);
-    }
-    *w.num_chosen = TopK(w.estimates, n, num_scored, w.chosen);
-    for (int i = 0; i < *w.num_chosen; ++i) w.chosen[i] += first;
-  }
-
-  // Those of ascending numbers that are in piece `piece` of `size` each.
-  static absl::Span<const int32_t> PartOf(const int32_t* numbers, int n, int piece, int size) {
-    const int32_t* from = std::lower_bound(numbers, numbers + n, piece * size);
-    const int32_t* to = std::lower_bound(from, numbers + n, (piece + 1) * size);
+  // The kept blocks that are in this piece.
+  absl::Span<const int32_t> KeptOf(const HeadWorkspace& w, int piece) const {
+    const absl::Span<const int32_t> kept(w.kept, *w.num_kept);
+    const auto* from = std::lower_bound(kept.begin(), kept.end(), piece * piece_blocks_);
+    const auto* to = std::lower_bound(from, kept.end(), (piece + 1) * piece_blocks_);
     return absl::MakeConstSpan(from, to - from);
   }
 
@@ -222,12 +176,8 @@ class Scan {
                             threshold, w.scores + slot + count, w.positions + slot + count);
     };
     SketchPass pass = MakePass(head);
-    if (RanksSubBlocks(head)) {
-      const absl::Span<const int32_t> part =
-          PartOf(w.chosen, *w.num_chosen, piece, piece_blocks_ * p_.layout.sub_blocks());
-      pass.ScoreChosen(part.data(), static_cast<int>(part.size()), collect);
-    } else if (RanksBlocks(head)) {
-      const absl::Span<const int32_t> part = PartOf(w.kept, *w.num_kept, piece, piece_blocks_);
+    if (RanksBlocks(head)) {
+      const absl::Span<const int32_t> part = KeptOf(w, piece);
       pass.ScoreBlocks(part.data(), static_cast<int>(part.size()), collect);
     } else {
       pass.ScoreAll(piece, collect);
@@ -254,9 +204,8 @@ class Scan {
     head.num_selected = k;
     for (int i = 0; i < k; ++i) {
       const int at = head.tokens[i];  // >= i
-      const int32_t position = w.positions[at];
       w.scores[i] = w.scores[at];
-      head.tokens[i] = head.token_ids == nullptr ? position : head.token_ids[position];
+      head.tokens[i] = w.positions[at];
     }
     if (head.scores != nullptr) std::copy_n(w.scores, k, head.scores);
     head.threshold = std::numeric_limits<float>::quiet_NaN();

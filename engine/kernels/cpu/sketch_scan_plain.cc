@@ -35,28 +35,9 @@ void ScanHead(const SketchScanParams& p, SketchScanParams::Head& head) {
   scored.scores = estimates.data();
   if (n > 0) SketchBlockEstimatesPlain(params);
   TopKPlain(estimates.data(), num_blocks, num_kept, kept.data());
-  const auto is_kept = [&](int block) {
-    return std::binary_search(kept.begin(), kept.end(), block - first_block);
-  };
-
-  const int num_sub_blocks = NumSubBlocks(head.begin, head.end);
-  std::vector<int32_t> chosen(num_sub_blocks);
-  for (int s = 0; s < num_sub_blocks; ++s) chosen[s] = s;
-  if (p.scan_fraction < p.block_fraction) {
-    estimates.resize(num_sub_blocks);
-    scored.scores = estimates.data();
-    SketchEstimatesPlain(params);
-    for (int s = 0; s < num_sub_blocks; ++s) {
-      if (is_kept((head.begin / 16 + s) / p.layout.sub_blocks())) continue;
-      estimates[s] = -std::numeric_limits<float>::infinity();
-    }
-    chosen.resize(NumScoredSubBlocks(num_sub_blocks, head.k, p.scan_fraction));
-    TopKPlain(estimates.data(), num_sub_blocks, static_cast<int>(chosen.size()), chosen.data());
-  }
   std::erase_if(positions, [&](int32_t i) {
-    const int sub_block = (head.begin + i) / 16 - head.begin / 16;
-    return !is_kept((head.begin + i) / block_size) ||
-           !std::binary_search(chosen.begin(), chosen.end(), sub_block);
+    const int block = (head.begin + i) / block_size - first_block;
+    return !std::binary_search(kept.begin(), kept.end(), block);
   });
   for (size_t i = 0; i < positions.size(); ++i) scores[i] = scores[positions[i]];
 
@@ -64,8 +45,7 @@ void ScanHead(const SketchScanParams& p, SketchScanParams::Head& head) {
   head.num_selected =
       TopKPlain(scores.data(), static_cast<int>(positions.size()), head.k, best.data());
   for (int i = 0; i < head.num_selected; ++i) {
-    const int32_t position = head.begin + positions[best[i]];
-    head.tokens[i] = head.token_ids == nullptr ? position : head.token_ids[position];
+    head.tokens[i] = head.begin + positions[best[i]];
     if (head.scores != nullptr) head.scores[i] = scores[best[i]];
   }
 }

@@ -14,8 +14,6 @@ constexpr int kSketchHeads = 8;
 // Blocks whose queries are rounded together.
 constexpr int kSketchBatchBlocks = 8;
 constexpr int kSketchMaxDim = 256;
-// The root of 128, the unit of RoundedQueries::squares.
-constexpr float kSketchRootOfSquareUnit = 11.3137085f;
 // Tiles that a kernel fetches ahead.
 constexpr int kSketchTilesAhead = 32;
 // The same of small tiles; entries of `tiles` beyond the last that must be readable.
@@ -32,7 +30,6 @@ struct SketchHeads {
 // What queries are rounded for.
 enum class SketchRounding {
   kScores,
-  kEstimates,  // with squares
   // Scores from tables of the sums of channels c, c + 4, c + 8 and c + 12 of 16, where the least
   // sum is 0 and all fit into a byte: factors are such that no four |codes| sum to more than 255,
   // and bases are for sums of table entries that begin at kSketchSumBase. One-bit codes only.
@@ -45,18 +42,16 @@ constexpr float kSketchSumBase = 8388608;
 // These heads' queries times each block's scales, rounded to int8:
 //   logit[t] - lse = factor * sum_c codes[c] * code[t][c] + base
 struct RoundedQueries {
-  // [block][head][statistics_dim]; 0 beyond head_dim
+  // [block][head][padded_dim, rounded up to vectors]; 0 beyond head_dim
   alignas(64) int8_t codes[kSketchBatchBlocks][kSketchHeads][kSketchMaxDim];
-  // codes^2 / 128, rounded; only for estimates.
-  alignas(64) int8_t squares[kSketchBatchBlocks][kSketchHeads][kSketchMaxDim];
   float factors[kSketchBatchBlocks][kSketchHeads];
   float bases[kSketchBatchBlocks][kSketchHeads];
 };
 
-// Rounds for `num_blocks` <= kSketchBatchBlocks records. One factor per head serves all of them.
+// Rounds for `num_blocks` <= kSketchBatchBlocks records (without VNNI: kScores). One factor per
+// head serves all of them.
 void RoundQueries(const SketchLayout& layout, const SketchHeads& heads,
-                  const std::byte* const* records, int num_blocks, SketchRounding rounding,
-                  RoundedQueries* rounded);  // REQUIRES: not kTables
+                  const std::byte* const* records, int num_blocks, RoundedQueries* rounded);
 void RoundQueriesVnni(const SketchLayout& layout, const SketchHeads& heads,
                       const std::byte* const* records, int num_blocks, SketchRounding rounding,
                       RoundedQueries* rounded);  // REQUIRES: HasVnni()
@@ -98,21 +93,5 @@ bool HasVnni();
 bool HasVbmi();
 // For tests: false lets a machine with VBMI do as one without. Call it while no kernel runs.
 void AllowVbmi(bool allowed);
-
-// The estimates (see SketchEstimates) of the first `num_blocks` records' sub-blocks.
-struct SketchStatistics {
-  const SketchLayout* layout = nullptr;
-  int num_heads = 0;
-  int num_blocks = 0;
-  const std::byte* const* records = nullptr;  // [num_blocks]
-  const std::byte* const* fetch = nullptr;    // [num_blocks]; as in SketchTiles
-  int fetch_bytes = 0;
-  const RoundedQueries* queries = nullptr;  // with squares
-  bool accumulate = false;
-  float* estimates = nullptr;  // [num_blocks * sub_blocks]
-};
-void EstimateSubBlocksPortable(const SketchStatistics& statistics);
-void EstimateSubBlocksAvx2(const SketchStatistics& statistics);
-void EstimateSubBlocksVnni(const SketchStatistics& statistics);
 
 }  // namespace tokenbutler

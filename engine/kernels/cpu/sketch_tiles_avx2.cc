@@ -82,10 +82,6 @@ constexpr int kMaxSteps = kSketchMaxDim / 4;
   }
 }
 
-[[TOKENBUTLER_AVX2]] void EstimateSubBlocksAvx2(const SketchStatistics& p) {
-  EstimateSubBlocksGeneric(p);
-}
-
 }  // namespace tokenbutler
 
 #else  // no such instruction: KernelTarget() is always kPortable
@@ -93,7 +89,6 @@ constexpr int kMaxSteps = kSketchMaxDim / 4;
 namespace tokenbutler {
 
 void ScoreTilesAvx2(const SketchTiles& p) { ScoreTilesPortable(p); }
-void EstimateSubBlocksAvx2(const SketchStatistics& p) { EstimateSubBlocksPortable(p); }
 
 }  // namespace tokenbutler
 

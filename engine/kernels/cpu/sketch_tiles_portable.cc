@@ -12,6 +12,4 @@ void ScoreTilesPortable(const SketchTiles& p) {
   }
 }
 
-void EstimateSubBlocksPortable(const SketchStatistics& p) { EstimateSubBlocksGeneric(p); }
-
 }  // namespace tokenbutler

@@ -116,106 +116,6 @@ void ScoreTilesVnni(const SketchTiles& p) {
   ScoreTilesOfBits<4>(p);
 }
 
-namespace {
-
-// Word `low` of the 32 bytes at `words` in lanes 0-7, word `high` in lanes 8-15.
-[[TOKENBUTLER_VNNI, gnu::always_inline]] inline __m512i TwoWords(const int8_t* words, int low,
-                                                                 int high) {
-  const __m512i order = _mm512_setr_epi32(low, low, low, low, low, low, low, low, high, high, high,
-                                          high, high, high, high, high);
-  const __m512i both = _mm512_maskz_broadcast_i32x8(
-      0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words)));
-  return _mm512_maskz_permutexvar_epi32(0xffff, order, both);
-}
-
-[[TOKENBUTLER_VNNI, gnu::always_inline]] inline __m256 SumOfHalves(__m512i v) {
-  return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm512_maskz_extracti64x4_epi64(0xf, v, 0),
-                                             _mm512_maskz_extracti64x4_epi64(0xf, v, 1)));
-}
-
-// Eight sub-blocks whose statistics begin at `lines`.
-template <int kHeads>
-[[TOKENBUTLER_VNNI, gnu::always_inline]] inline __m256 EstimateEight(const SketchStatistics& p,
-                                                                     int block,
-                                                                     const std::byte* lines) {
-  const __m512i squares = _mm512_maskz_broadcast_i32x4(
-      0xffff, _mm_setr_epi8(0, 1, 4, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
-  const int8_t* codes = p.queries->codes[block][0];
-  const int8_t* weights = p.queries->squares[block][0];
-  const int dim = p.layout->statistics_dim();
-  __m512i means[kHeads], variances[kHeads];
-  for (int h = 0; h < kHeads; ++h) means[h] = variances[h] = _mm512_setzero_si512();
-  for (int c = 0; c < dim; c += 16) {
-    const __m512i line = _mm512_load_si512(lines + c * 4);
-#pragma GCC unroll 2
-    for (int n = 0; n < 2; ++n) {
-      const __m512i mean = Field<4>(line, n);
-#pragma GCC unroll 8
-      for (int h = 0; h < kHeads; ++h) {
-        means[h] = _mm512_dpbusd_epi32(
-            means[h], mean, TwoWords(codes + h * kSketchMaxDim + c, /*low=*/n, /*high=*/n + 2));
-      }
-    }
-  }
-  lines += dim * 4;
-  for (int c = 0; c < dim; c += 32) {
-    const __m512i line = _mm512_load_si512(lines + c * 2);
-#pragma GCC unroll 4
-    for (int n = 0; n < 4; ++n) {
-      const __m512i variance = _mm512_shuffle_epi8(squares, Field<2>(line, n));
-#pragma GCC unroll 8
-      for (int h = 0; h < kHeads; ++h) {
-        variances[h] = _mm512_dpbusd_epi32(
-            variances[h], variance,
-            TwoWords(weights + h * kSketchMaxDim + c, /*low=*/n, /*high=*/n + 4));
-      }
-    }
-  }
-  const float mean_step = p.layout->mean_step();
-  const float deviations = 2 * p.layout->std_step() * kSketchRootOfSquareUnit;
-  __m256 best;
-#pragma GCC unroll 8
-  for (int h = 0; h < kHeads; ++h) {
-    const float factor = p.queries->factors[block][h];
-    // sqrt(x) = x / sqrt(x) of an integer; the approximation is good to 14 bits.
-    const __m256 variance = SumOfHalves(variances[h]);
-    const __m256 root = _mm256_mul_ps(
-        variance, _mm256_maskz_rsqrt14_ps(0xff, _mm256_max_ps(variance, _mm256_set1_ps(1))));
-    __m256 estimate = _mm256_fmadd_ps(SumOfHalves(means[h]), _mm256_set1_ps(factor * mean_step),
-                                      _mm256_set1_ps(p.queries->bases[block][h]));
-    estimate = _mm256_fmadd_ps(root, _mm256_set1_ps(factor * deviations), estimate);
-    best = h == 0 ? estimate : _mm256_max_ps(best, estimate);
-  }
-  return best;
-}
-
-template <int kHeads>
-[[TOKENBUTLER_VNNI]] void EstimateOf(const SketchStatistics& p) {
-  const int sub_blocks = p.layout->sub_blocks();
-  const size_t group_bytes = p.layout->means_bytes() + p.layout->deviations_bytes();
-  for (int block = 0; block < p.num_blocks; ++block) {
-    Fetch(p.fetch[block], p.fetch_bytes);
-    const std::byte* lines = p.records[block] + p.layout->statistics_offset();
-    for (int s = 0; s < sub_blocks; s += 8, lines += group_bytes) {
-      const __mmask8 mask = sub_blocks - s >= 8 ? 0xff : (1u << (sub_blocks - s)) - 1;
-      float* out = p.estimates + block * sub_blocks + s;
-      __m256 best = EstimateEight<kHeads>(p, block, lines);
-      if (p.accumulate) best = _mm256_max_ps(best, _mm256_maskz_loadu_ps(mask, out));
-      _mm256_mask_storeu_ps(out, mask, best);
-    }
-  }
-}
-
-}  // namespace
-
-void EstimateSubBlocksVnni(const SketchStatistics& p) {
-  using Estimate = void (*)(const SketchStatistics&);
-  static constexpr Estimate kEstimates[kSketchHeads] = {EstimateOf<1>, EstimateOf<2>, EstimateOf<3>,
-                                                        EstimateOf<4>, EstimateOf<5>, EstimateOf<6>,
-                                                        EstimateOf<7>, EstimateOf<8>};
-  kEstimates[p.num_heads - 1](p);
-}
-
 }  // namespace tokenbutler
 
 #else  // no such instruction: HasVnni() is false
@@ -224,7 +124,6 @@ namespace tokenbutler {
 
 bool HasVnni() { return false; }
 void ScoreTilesVnni(const SketchTiles&) {}
-void EstimateSubBlocksVnni(const SketchStatistics&) {}
 
 }  // namespace tokenbutler
 

@@ -34,13 +34,12 @@ TEST(SketchLayoutTest, ValidLayouts) {
   EXPECT_FALSE((SketchLayout{.head_dim = 64, .bits = 3}).IsValid());
 }
 
-// 16 bytes of codes a token, 2 of scales and zeros, 3 of statistics.
+// 16 bytes of codes a token, 2 of scales and zeros.
 TEST(SketchLayoutTest, SizesOfARecord) {
   const SketchLayout layout{.head_dim = 64};
-  EXPECT_EQ(layout.statistics_offset(), 256u);
-  EXPECT_EQ(layout.codes_offset(), 256u + 384u);
+  EXPECT_EQ(layout.codes_offset(), 256u);
   EXPECT_EQ(layout.sub_block_bytes(), 256u);
-  EXPECT_EQ(layout.record_bytes(), 21u * 128u);
+  EXPECT_EQ(layout.record_bytes(), 18u * 128u);
   for (const int bits : {1, 2, 4}) {
     for (int head_dim = 32; head_dim <= 256; head_dim += 16) {
       const SketchLayout any{.head_dim = head_dim, .bits = bits};
@@ -69,27 +68,6 @@ Sketches SketchBoth(const SketchLayout& layout, const std::vector<float>& values
   return records;
 }
 
-// Scales, zeros and codes are the same bytes; statistics are sums in another order, so that a code
-// may be the next one.
-void ExpectSameRecord(const SketchLayout& layout, Sketches& records) {
-  std::byte *fast = records.fast.data(), *plain = records.plain.data();
-  ASSERT_EQ(std::memcmp(fast, plain, layout.statistics_offset()), 0);
-  ASSERT_EQ(std::memcmp(fast + layout.codes_offset(), plain + layout.codes_offset(),
-                        layout.record_bytes() - layout.codes_offset()),
-            0);
-  for (size_t at = layout.statistics_offset(); at < layout.codes_offset(); ++at) {
-    const int a = std::to_integer<int>(fast[at]), b = std::to_integer<int>(plain[at]);
-    const bool is_mean =
-        (at - layout.statistics_offset()) % (layout.means_bytes() + layout.deviations_bytes()) <
-        layout.means_bytes();
-    const int bits = is_mean ? 4 : 2;
-    for (int shift = 0; shift < 8; shift += bits) {
-      const int mask = (1 << bits) - 1;
-      ASSERT_NEAR(a >> shift & mask, b >> shift & mask, 1) << "statistics byte " << at;
-    }
-  }
-}
-
 TEST_P(KeySketchTest, RecordEqualsPlain) {
   for (const int bits : {1, 2, 4}) {
     for (const int head_dim : {16, 32, 64, 80, 96, 128, 256}) {
@@ -99,14 +77,15 @@ TEST_P(KeySketchTest, RecordEqualsPlain) {
         const std::vector<float> keys = RandomFloats(size_t(head_dim) * block_size, 1, 4.0f);
         for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
           Sketches records = SketchBoth(layout, keys, dtype);
-          ExpectSameRecord(layout, records);
+          ASSERT_EQ(std::memcmp(records.fast.data(), records.plain.data(), layout.record_bytes()),
+                    0);
         }
       }
     }
   }
 }
 
-TEST_P(KeySketchTest, CodesAreNearestAndStatisticsAreRight) {
+TEST_P(KeySketchTest, CodesAreNearest) {
   for (const int bits : {2, 4}) {
     const SketchLayout layout{.head_dim = 64, .bits = bits};
     const std::vector<float> keys = RandomFloats(64 * 128, 5);
@@ -117,17 +96,6 @@ TEST_P(KeySketchTest, CodesAreNearestAndStatisticsAreRight) {
       for (int t = 0; t < 128; ++t) {
         const float key = ToFloat(ToBF16(keys[t * 64 + c]));
         ASSERT_NEAR(zero + scale * SketchCode(layout, record, t, c), key, scale * 0.52f);
-      }
-      for (int s = 0; s < 8; ++s) {
-        double sum = 0, squares = 0;
-        for (int t = s * 16; t < s * 16 + 16; ++t) sum += keys[t * 64 + c] / 16;
-        for (int t = s * 16; t < s * 16 + 16; ++t) {
-          squares += (keys[t * 64 + c] - sum) * (keys[t * 64 + c] - sum) / 16;
-        }
-        const float range = scale * layout.levels();
-        ASSERT_NEAR(SketchMean(layout, record, s, c), sum, range / 28);
-        ASSERT_NEAR(SketchStd(layout, record, s, c), std::min(std::sqrt(squares), range / 3.0),
-                    range / 17);
       }
     }
   }
@@ -175,11 +143,11 @@ struct BothScores {
   std::vector<std::vector<float>> fast, plain;  // [head][...]
 };
 
-enum class Of { kTokens, kSubBlocks, kBlocks };
+enum class Of { kTokens, kBlocks };
 
 BothScores ScoreBoth(const SketchCase& c, int begin, int end, Of of, bool with_lse = true) {
   BothScores both;
-  const int size = of == Of::kTokens ? 1 : of == Of::kSubBlocks ? 16 : c.layout.block_size;
+  const int size = of == Of::kTokens ? 1 : c.layout.block_size;
   const int n = (end + size - 1) / size - begin / size;
   both.fast.assign(c.num_heads, std::vector<float>(n, NAN));
   both.plain = both.fast;
@@ -198,11 +166,9 @@ BothScores ScoreBoth(const SketchCase& c, int begin, int end, Of of, bool with_l
                                      .heads = heads};
   ComputePool pool(2);
   if (of == Of::kTokens) SketchScores(params, pool);
-  if (of == Of::kSubBlocks) SketchEstimates(params, pool);
   if (of == Of::kBlocks) SketchBlockEstimates(params, pool);
   for (int h = 0; h < c.num_heads; ++h) heads[h].scores = both.plain[h].data();
   if (of == Of::kTokens) SketchScoresPlain(params);
-  if (of == Of::kSubBlocks) SketchEstimatesPlain(params);
   if (of == Of::kBlocks) SketchBlockEstimatesPlain(params);
   return both;
 }
@@ -226,7 +192,6 @@ TEST_P(KeySketchTest, ScoresEqualPlainForEveryShape) {
         SCOPED_TRACE(testing::Message() << bits << " bits, " << head_dim << " x " << block_size);
         const SketchCase c({.head_dim = head_dim, .block_size = block_size, .bits = bits}, 1500, 3);
         ExpectNearPlain(ScoreBoth(c, 0, 1500, Of::kTokens), 0.03f);
-        ExpectNearPlain(ScoreBoth(c, 0, 1500, Of::kSubBlocks), 0.03f);
         ExpectNearPlain(ScoreBoth(c, 0, 1500, Of::kBlocks), 1e-3f);
       }
     }
@@ -238,7 +203,6 @@ TEST_P(KeySketchTest, ScoresEqualPlainForEveryGroup) {
     SCOPED_TRACE(testing::Message() << "group " << group_size);
     const SketchCase c({.head_dim = 64}, 700, group_size, 1);
     ExpectNearPlain(ScoreBoth(c, 0, 700, Of::kTokens), 0.03f);
-    ExpectNearPlain(ScoreBoth(c, 0, 700, Of::kSubBlocks), 0.03f);
     ExpectNearPlain(ScoreBoth(c, 0, 700, Of::kBlocks), 1e-3f);
     ExpectNearPlain(ScoreBoth(c, 0, 700, Of::kTokens, /*with_lse=*/false), 0.03f);
   }
@@ -250,7 +214,6 @@ TEST_P(KeySketchTest, ScoresEqualPlainForEverySpan) {
     for (const int end : {9001, 9008, 9088, 16383, 20000}) {
       SCOPED_TRACE(testing::Message() << begin << " to " << end);
       ExpectNearPlain(ScoreBoth(c, begin, end, Of::kTokens), 0.03f);
-      ExpectNearPlain(ScoreBoth(c, begin, end, Of::kSubBlocks), 0.03f);
       ExpectNearPlain(ScoreBoth(c, begin, end, Of::kBlocks), 1e-3f);
     }
   }
@@ -377,7 +340,6 @@ TEST_P(KeySketchTest, HugeAndBrokenQueriesDoNoHarm) {
     c.queries[0][5] = NAN;
     c.queries[1][7] = kInf;
     ScoreBoth(c, 0, 256, Of::kTokens);
-    ScoreBoth(c, 0, 256, Of::kSubBlocks);
     ScoreBoth(c, 0, 256, Of::kBlocks);
   }
 }

@@ -252,35 +252,5 @@ TEST_P(ProjectedKeysTest, ThreadsChangeNothing) {
   EXPECT_EQ(results[0], results[1]);
 }
 
-TEST_P(ProjectedKeysTest, GathersChosenTokens) {
-  for (const ProjectedFormat format : {ProjectedFormat::kInt8, ProjectedFormat::kBf16}) {
-    const Records records({16, 64, format}, 7, 1, 20);
-    const ProjectedLayout& layout = records.layout();
-    std::vector<int32_t> tokens;
-    for (int t = 3; t < static_cast<int>(records.num_tokens()); t += 4) tokens.push_back(t);
-    const int num_blocks = (static_cast<int>(tokens.size()) + 63) / 64;
-    Buffer gathered = *Buffer::Allocate(num_blocks * layout.record_bytes(), MemoryKind::kHeap);
-    std::vector<float> workspace(64 * 16);
-    const ProjectedGatherParams::Head head{.keys = records.Table(),
-                                           .tokens = tokens.data(),
-                                           .num_tokens = static_cast<int>(tokens.size()),
-                                           .records = gathered.data(),
-                                           .workspace = workspace.data()};
-    ComputePool pool(1);
-    ProjectedGather({.layout = layout, .heads = {&head, 1}}, pool);
-    for (int i = 0; i < num_blocks * 64; ++i) {
-      const int token = tokens[std::min<size_t>(i, tokens.size() - 1)];
-      const std::byte* record = gathered.data() + i / 64 * layout.record_bytes();
-      for (int c = 0; c < 16; ++c) {
-        const float step =
-            format == ProjectedFormat::kBf16 ? 0 : reinterpret_cast<const float*>(record)[c];
-        EXPECT_NEAR(ProjectedValue(layout, record, i % 64, c),
-                    ProjectedValue(layout, records.Table().record(token / 64), token % 64, c),
-                    0.51f * step + 1e-6f);
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace tokenbutler

@@ -5,7 +5,6 @@
 #include <limits>
 #include <vector>
 
-#include "engine/kernels/cpu/sketch_codes.h"
 #include "engine/kernels/top_k.h"
 #include "gtest/gtest.h"
 #include "tests/engine/kernels/sketch_testing.h"
@@ -24,12 +23,10 @@ class ScanOf {
   };
 
   // `ranges`: of each head, repeated as needed.
-  ScanOf(const SketchCase& c, std::vector<Range> ranges, float scan_fraction = 1,
-         float block_fraction = 1) {
+  ScanOf(const SketchCase& c, std::vector<Range> ranges, float block_fraction = 1) {
     params.layout = c.layout;
     params.group_size = c.group_size;
     params.softmax_scale = c.softmax_scale;
-    params.scan_fraction = scan_fraction;
     params.block_fraction = block_fraction;
     tokens_.resize(c.num_heads);
     scores_.resize(c.num_heads);
@@ -72,9 +69,10 @@ class ScanOf {
   std::unique_ptr<AlignedBytes> workspace_;
 };
 
-// What a scan is to be equal to: all scores, or estimates, of one head.
+// What a scan is to be equal to: all scores of one head, or the estimates of its blocks.
 std::vector<float> AllScores(const SketchCase& c, int h, int begin, int end, bool estimates) {
-  std::vector<float> scores(std::max(0, estimates ? (end + 15) / 16 - begin / 16 : end - begin));
+  const int size = estimates ? c.layout.block_size : 1;
+  std::vector<float> scores(std::max(0, (end + size - 1) / size - begin / size));
   SketchScoresParams::Head head = {.keys = c.sketched[h],
                                    .queries = c.queries[h].data(),
                                    .lse = c.lse[h].data(),
@@ -86,7 +84,7 @@ std::vector<float> AllScores(const SketchCase& c, int h, int begin, int end, boo
                                      .softmax_scale = c.softmax_scale,
                                      .heads = absl::MakeConstSpan(&head, 1)};
   ComputePool pool(1);
-  estimates ? SketchEstimates(params, pool) : SketchScores(params, pool);
+  estimates ? SketchBlockEstimates(params, pool) : SketchScores(params, pool);
   return scores;
 }
 
@@ -186,11 +184,10 @@ TEST_P(SketchScanTest, ThresholdLetsAFewTimesKPass) {
 TEST_P(SketchScanTest, ThreadsDoNotChangeTheResult) {
   const SketchCase c({.head_dim = 64}, 40000, 3);
   for (const float fraction : {1.0f, 0.25f}) {
-    const float blocks = fraction < 1 ? 0.5f : 1.0f;
-    ScanOf one(c, {{100, 39000, 1000}}, fraction, blocks);
+    ScanOf one(c, {{100, 39000, 1000}}, fraction);
     one.Run(1);
     for (const int num_threads : {2, 3}) {
-      ScanOf many(c, {{100, 39000, 1000}}, fraction, blocks);
+      ScanOf many(c, {{100, 39000, 1000}}, fraction);
       many.Run(num_threads);
       for (int h = 0; h < c.num_heads; ++h) {
         ASSERT_EQ(many.tokens(h), one.tokens(h));
@@ -201,8 +198,8 @@ TEST_P(SketchScanTest, ThreadsDoNotChangeTheResult) {
   }
 }
 
-// A staged scan chooses from the best sub-blocks; their scores differ by rounding only.
-TEST_P(SketchScanTest, StagedScanChoosesFromTheBestSubBlocks) {
+// A staged scan chooses from the best blocks; their scores differ by rounding only.
+TEST_P(SketchScanTest, StagedScanChoosesFromTheBestBlocks) {
   for (const int bits : {1, 2, 4}) {
     const SketchCase c({.head_dim = 64, .bits = bits}, 20000, 3);
     for (const float fraction : {0.5f, 0.25f, 0.125f}) {
@@ -213,13 +210,13 @@ TEST_P(SketchScanTest, StagedScanChoosesFromTheBestSubBlocks) {
         scan.Run();
         for (int h = 0; h < c.num_heads; ++h) {
           const std::vector<float> estimates = AllScores(c, h, kBegin, kEnd, true);
-          const std::vector<int32_t> sub_blocks =
+          const std::vector<int32_t> blocks =
               Best(estimates, static_cast<int>(std::ceil(estimates.size() * fraction)));
           std::vector<float> scores = AllScores(c, h, kBegin, kEnd, false);
           std::vector<float> kept(scores.size(), -kInf);
-          for (const int32_t s : sub_blocks) {
-            for (int t = (s + kBegin / 16) * 16; t < (s + kBegin / 16 + 1) * 16; ++t) {
-              if (t >= kBegin && t < kEnd) kept[t - kBegin] = scores[t - kBegin];
+          for (const int32_t b : blocks) {
+            for (int t = std::max(b * 128, kBegin); t < std::min((b + 1) * 128, kEnd); ++t) {
+              kept[t - kBegin] = scores[t - kBegin];
             }
           }
           std::vector<int32_t> expected = Best(kept, kTop);
@@ -235,29 +232,27 @@ TEST_P(SketchScanTest, StagedScanChoosesFromTheBestSubBlocks) {
 
 TEST_P(SketchScanTest, StagedScanIsNearPlain) {
   const SketchCase c({.head_dim = 64}, 9000, 3);
-  for (const float scan_fraction : {1.0f, 0.25f}) {
-    for (const float block_fraction : {1.0f, 0.5f}) {
-      SCOPED_TRACE(testing::Message() << scan_fraction << " of " << block_fraction);
-      ScanOf fast(c, {{200, 8950, 200}}, scan_fraction, block_fraction);
-      ScanOf plain(c, {{200, 8950, 200}}, scan_fraction, block_fraction);
-      SketchScanPlain(plain.params);
-      for (int repeat = 0; repeat < 2; ++repeat) {
-        fast.Run();
-        for (int h = 0; h < c.num_heads; ++h) {
-          ASSERT_EQ(fast.heads[h].num_selected, plain.heads[h].num_selected);
-          ASSERT_GE(CommonPart(fast.tokens(h), plain.tokens(h)), 0.96);
-        }
+  for (const float fraction : {1.0f, 0.5f, 0.25f}) {
+    SCOPED_TRACE(fraction);
+    ScanOf fast(c, {{200, 8950, 200}}, fraction);
+    ScanOf plain(c, {{200, 8950, 200}}, fraction);
+    SketchScanPlain(plain.params);
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      fast.Run();
+      for (int h = 0; h < c.num_heads; ++h) {
+        ASSERT_EQ(fast.heads[h].num_selected, plain.heads[h].num_selected);
+        ASSERT_GE(CommonPart(fast.tokens(h), plain.tokens(h)), 0.96);
       }
     }
   }
 }
 
-// However few sub-blocks are scored, they hold k tokens.
+// However few blocks are kept, they hold k tokens.
 TEST_P(SketchScanTest, StagedScanFindsEnough) {
   const SketchCase c({.head_dim = 32}, 2000, 2);
   for (const float block_fraction : {1.0f, 0.01f, 0.001f}) {
     for (const int k : {1, 15, 16, 17, 500, 1960, 1970, 5000}) {
-      ScanOf scan(c, {{10, 1975, k}}, 0.01f, block_fraction);
+      ScanOf scan(c, {{10, 1975, k}}, block_fraction);
       scan.Run();
       for (int h = 0; h < c.num_heads; ++h) {
         ASSERT_EQ(scan.heads[h].num_selected, std::min(k, 1965)) << k;
@@ -266,109 +261,6 @@ TEST_P(SketchScanTest, StagedScanFindsEnough) {
         ASSERT_EQ(std::adjacent_find(tokens.begin(), tokens.end()), tokens.end());
         ASSERT_GE(tokens.front(), 10);
         ASSERT_LT(tokens.back(), 1975);
-      }
-    }
-  }
-}
-
-// A gathered record is the sketch of the chosen tokens' approximate keys, the last token repeated.
-TEST_P(SketchScanTest, GatheredRecordsAreSketchesOfApproximateKeys) {
-  for (const int bits : {1, 2, 4}) {
-    for (const int head_dim : {32, 80, 256}) {
-      SCOPED_TRACE(testing::Message() << bits << " bits of " << head_dim);
-      const SketchCase c({.head_dim = head_dim, .block_size = 48, .bits = bits}, 1000, 1);
-      const SketchLayout gathered{.head_dim = head_dim, .block_size = 64, .bits = 4};
-      std::vector<int32_t> tokens;
-      for (int t = 3; t < 1000; t += 10) tokens.push_back(t);
-      AlignedBytes records(2 * gathered.record_bytes()), expected(2 * gathered.record_bytes());
-      const SketchGatherParams::Head head = {.keys = c.sketched[1],
-                                             .tokens = tokens.data(),
-                                             .num_tokens = static_cast<int>(tokens.size()),
-                                             .records = records.data()};
-      ComputePool pool(2);
-      SketchGather({.layout = c.layout, .gathered = gathered, .heads = {&head, 1}}, pool);
-      for (int b = 0; b < 2; ++b) {
-        std::vector<float> keys;
-        for (size_t i = b * 64; i < (b + 1) * 64; ++i) {
-          const int token = tokens[std::min(i, tokens.size() - 1)];
-          const std::byte* record = c.sketched[1].record(c.layout, token / 48);
-          for (int channel = 0; channel < head_dim; ++channel) {
-            keys.push_back(std::fma(
-                static_cast<float>(SketchCode(c.layout, record, token % 48, channel)),
-                SketchScale(c.layout, record, channel), SketchZero(c.layout, record, channel)));
-          }
-        }
-        SketchKeys({.layout = gathered,
-                    .keys = keys.data(),
-                    .dtype = DType::kF32,
-                    .key_stride_bytes = head_dim * sizeof(float),
-                    .record = expected.data() + b * gathered.record_bytes()});
-      }
-      // Portable code rounds products that fused ones do not: a code may be the next one.
-      const auto layout_of = [&](std::byte* at, int b) { return at + b * gathered.record_bytes(); };
-      for (int b = 0; b < 2; ++b) {
-        for (int t = 0; t < 64; ++t) {
-          for (int channel = 0; channel < head_dim; ++channel) {
-            ASSERT_NEAR(SketchCode(gathered, layout_of(records.data(), b), t, channel),
-                        SketchCode(gathered, layout_of(expected.data(), b), t, channel), 1);
-          }
-        }
-        for (int channel = 0; channel < head_dim; ++channel) {
-          const float scale = SketchScale(gathered, layout_of(expected.data(), b), channel);
-          ASSERT_NEAR(SketchScale(gathered, layout_of(records.data(), b), channel), scale,
-                      0.01f * scale);
-        }
-      }
-    }
-  }
-}
-
-// Four bits of two-bit keys: candidates are ranked nearly as before.
-TEST_P(SketchScanTest, GatheredCandidatesAreRankedAsBefore) {
-  for (const int num_candidates : {1, 127, 1500}) {
-    for (const int gathered_bits : {4, 2}) {
-      SCOPED_TRACE(testing::Message() << num_candidates << " in " << gathered_bits << " bits");
-      SketchCase c({.head_dim = 80}, 12000, 3);
-      ScanOf wide(c, {{0, 12000, num_candidates}});
-      wide.Run();
-      const SketchLayout layout{.head_dim = 80, .bits = gathered_bits};
-      const int num_blocks = (num_candidates + 127) / 128;
-      std::vector<AlignedBytes> records;
-      std::vector<const std::byte*> runs(c.num_heads);
-      std::vector<SketchGatherParams::Head> heads;
-      std::vector<std::vector<int32_t>> candidates;
-      for (int h = 0; h < c.num_heads; ++h) {
-        records.emplace_back(num_blocks * layout.record_bytes());
-        candidates.push_back(wide.tokens(h));
-        runs[h] = records[h].data();
-      }
-      for (int h = 0; h < c.num_heads; ++h) {
-        heads.push_back({.keys = c.sketched[h],
-                         .tokens = candidates[h].data(),
-                         .num_tokens = num_candidates,
-                         .records = records[h].data()});
-      }
-      ComputePool pool(2);
-      SketchGather({.layout = c.layout, .gathered = layout, .heads = heads}, pool);
-      // Another query, as in the next step.
-      for (std::vector<float>& query : c.queries) {
-        for (size_t i = 0; i < query.size(); i += 3) query[i] *= 0.7f;
-      }
-      const int k = std::max(1, num_candidates / 5);
-      ScanOf narrow(c, {{0, num_candidates, k}});
-      narrow.params.layout = layout;
-      for (int h = 0; h < c.num_heads; ++h) {
-        narrow.heads[h].keys = {.runs = &runs[h], .blocks_per_run = num_blocks};
-        narrow.heads[h].token_ids = candidates[h].data();
-      }
-      narrow.Run();
-      for (int h = 0; h < c.num_heads; ++h) {
-        const std::vector<float> scores = AllScores(c, h, 0, 12000, false);
-        std::vector<float> of_candidates;
-        for (const int32_t token : candidates[h]) of_candidates.push_back(scores[token]);
-        std::vector<int32_t> expected = Best(of_candidates, k);
-        for (int32_t& token : expected) token = candidates[h][token];
-        ASSERT_GE(CommonPart(narrow.tokens(h), expected), gathered_bits == 4 ? 0.7 : 0.3);
       }
     }
   }
