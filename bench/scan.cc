@@ -86,12 +86,17 @@ class ScanCase {
                    pool);
     });
   }
+  // `block_fraction` of the blocks, in runs of one: a partial scan's, that no prefetcher foresees.
   double Scan(double block_fraction, ComputePool& pool) {
+    const std::vector<int32_t> blocks = BlocksOf(block_fraction);
+    for (SketchScanParams::Head& head : heads_) {
+      head.blocks.reset();
+      if (block_fraction < 1) head.blocks = absl::MakeConstSpan(blocks);
+    }
     return ForEachLayer(pool, [&](absl::Span<SketchScanParams::Head> layer) {
       SketchScan({.layout = layout_,
                   .group_size = shape_.group_size,
                   .softmax_scale = 0.125f,
-                  .block_fraction = static_cast<float>(block_fraction),
                   .heads = layer,
                   .workspace = workspace_.data()},
                  pool);
@@ -101,13 +106,20 @@ class ScanCase {
   // What a pass has to read.
   double bytes(double block_fraction) const {
     const double blocks = static_cast<double>(heads_.size()) * static_cast<double>(num_blocks());
-    const auto codes = static_cast<double>(layout_.sub_blocks() * layout_.sub_block_bytes());
-    const auto scales = static_cast<double>(layout_.codes_offset());
-    return blocks * (scales + block_fraction * codes);
+    return blocks * block_fraction * static_cast<double>(layout_.record_bytes());
   }
 
  private:
   size_t num_blocks() const { return depth_ / layout_.block_size; }
+  std::vector<int32_t> BlocksOf(double fraction) const {
+    std::vector<int32_t> blocks;
+    for (size_t b = 0; b < num_blocks(); ++b) {
+      const auto before = static_cast<size_t>(static_cast<double>(b) * fraction);
+      const auto after = static_cast<size_t>(static_cast<double>(b + 1) * fraction);
+      if (after > before) blocks.push_back(static_cast<int32_t>(b));
+    }
+    return blocks;
+  }
   absl::Span<SketchScanParams::Head> LayerHeads(int layer) {
     return absl::MakeSpan(heads_).subspan(static_cast<size_t>(layer) * shape_.num_kv_heads,
                                           shape_.num_kv_heads);

@@ -1,28 +1,23 @@
 #include "bench/step_bytes.h"
 
+#include <algorithm>
+
 #include "engine/kernels/key_sketch.h"
 #include "engine/selection/sketch.h"
 
 namespace tokenbutler {
 namespace {
 
-// A staged scan of low-bit keys reads scales and zeros of all blocks, codes of some.
-double SketchBytesPerBlock(const AttentionParams& params, const KvLayout& kv) {
-  const SketchLayout sketch = SketchLayoutFor(params, kv);
-  const double codes = static_cast<double>(sketch.sub_blocks() * sketch.sub_block_bytes());
-  return static_cast<double>(sketch.codes_offset()) + params.scan_fraction * codes;
-}
-
 // The factors' rows of keys and values of one token, which each layer of a group reads anew: ranks
 // 512 and 768 at a hidden size of 4096, bf16 (arXiv 2503.18893).
 double XkvBytesPerToken(int hidden_size) { return 2.0 * (512 + 768) * hidden_size / 4096; }
 
-// What a scan reads of one KV block, layer and KV head.
+// What a scan of all reads of one KV block, layer and KV head.
 double ScanBytesPerBlock(const AttentionParams& params, const KvLayout& kv,
                          const StateLayout& state) {
   switch (params.policy) {
     case AttentionPolicy::kSketch:
-      return SketchBytesPerBlock(params, kv);
+      return static_cast<double>(SketchLayoutFor(params, kv).record_bytes());
     case AttentionPolicy::kExact:  // the keys themselves
       return static_cast<double>(kv.block_size * kv.row_bytes());
     case AttentionPolicy::kTokenButler:
@@ -34,11 +29,18 @@ double ScanBytesPerBlock(const AttentionParams& params, const KvLayout& kv,
   }
 }
 
-// Steps between two scans read the candidates' keys instead, gathered and rounded to four bits.
+// Share of the tokens that a step scans on average: all every prediction_interval steps, those of
+// the best blocks at the others.
+double ScannedShare(const AttentionParams& params) {
+  const double full = 1.0 / params.prediction_interval;
+  const double partial = params.scan_fraction < 1 ? params.scan_fraction : 0;
+  return full + (1 - full) * partial;
+}
+
+// The keys of candidates that are not attended to: read to be ranked by.
 double RescoredBytes(const AttentionParams& params, const KvLayout& kv) {
-  if (params.policy != AttentionPolicy::kSketch) return 0;
-  return params.candidates * kv.head_dim / 2.0 * (params.prediction_interval - 1) /
-         params.prediction_interval;
+  return static_cast<double>(std::max(0, params.candidates - params.token_budget)) *
+         static_cast<double>(kv.row_bytes());
 }
 
 }  // namespace
@@ -57,9 +59,8 @@ StepBytes BytesOfStep(const StepShape& shape) {
       break;
     default:
       bytes.streamed = ScanBytesPerBlock(shape.params, kv, shape.state) * lanes *
-                       shape.context_len / kv.block_size / shape.params.prediction_interval;
-      bytes.streamed += RescoredBytes(shape.params, kv) * lanes;
-      bytes.gathered = attended;
+                       shape.context_len / kv.block_size * ScannedShare(shape.params);
+      bytes.gathered = attended + RescoredBytes(shape.params, kv) * lanes;
   }
   return bytes;
 }

@@ -60,7 +60,8 @@ void AddAttentionFlags(CLI::App& app, AttentionOptions* flags) {
       app, "--keys",
       "What is kept of the keys: bits1, bits2, bits4 or projected; default: as the policy has it",
       &flags->keys, ParseKeyFormat, "");
-  AddNumber(app, "--scan-fraction", "Share of the low-bit keys that a scan reads",
+  AddNumber(app, "--scan-fraction",
+            "Share of the blocks scanned at each step between two scans of all; 1: none",
             &flags->scan_fraction, "1");
   AddNumber(app, "--dense-first-layer", "true: layer 0 attends to all tokens",
             &flags->dense_first_layer, "false");

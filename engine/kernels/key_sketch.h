@@ -37,9 +37,6 @@ struct SketchLayout {
 
   int levels() const { return (1 << bits) - 1; }  // the largest code
   int sub_blocks() const { return block_size / kSubBlockTokens; }
-  // A channel's standard deviation over the block in units of its scale, as guessed from that
-  // alone: a fifth of the range; for two levels, what it is of normally distributed keys.
-  float block_std_step() const { return bits == 1 ? 0.625f : levels() / 5.0f; }
   // Channels, with those added that fill the last line of codes; scale, zero and codes are 0 there.
   int padded_dim() const { return bits == 1 ? (head_dim + 31) / 32 * 32 : head_dim; }
 
@@ -102,15 +99,5 @@ struct SketchScoresParams {
 };
 void SketchScores(const SketchScoresParams& params, ComputePool& pool);
 void SketchScoresPlain(const SketchScoresParams& params);
-
-// For each block that overlaps [begin, end), in order, how large its best score may be, from scales
-// and zeros alone: with the middle of each channel's levels as the mean and scale * block_std_step
-// as the deviation,
-//   estimate = max_h (softmax_scale * (query[h] . mean + 2 sqrt(sum_c query[h][c]^2 std[c]^2))
-//                     - lse[h])
-// `scores` of a head is [blocks that overlap]. Bounds by minimum and maximum, instead, would
-// exclude almost nothing.
-void SketchBlockEstimates(const SketchScoresParams& params, ComputePool& pool);
-void SketchBlockEstimatesPlain(const SketchScoresParams& params);
 
 }  // namespace tokenbutler

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 
 #include "absl/types/span.h"
 #include "base/compute_pool.h"
@@ -18,12 +19,14 @@ struct SketchScanParams {
     const float* queries = nullptr;  // [group_size, head_dim], after RoPE
     const float* lse = nullptr;      // [group_size], or null: zeros
     int begin = 0, end = 0;          // positions in `keys` to choose from
-    int k = 0;                       // how many to choose; fewer when end - begin is less
+    // Of them, only those in these blocks, which overlap the range, ascending; null: all.
+    std::optional<absl::Span<const int32_t>> blocks = std::nullopt;
+    int k = 0;  // how many to choose; fewer when there are fewer
 
     // Outputs.
     int32_t* tokens = nullptr;  // [k + 16] ascending; the last 16 are scratch
     float* scores = nullptr;    // [k] scores of `tokens`, or null
-    int num_selected = 0;       // min(k, end - begin)
+    int num_selected = 0;       // min(k, how many there are)
     // In: scores below this will not be chosen, if the guess is right; out: the guess for the next
     // step. A wrong guess costs time, never the result. NaN: no guess.
     float threshold = std::numeric_limits<float>::quiet_NaN();
@@ -31,9 +34,6 @@ struct SketchScanParams {
   SketchLayout layout;
   int group_size = 1;  // 1 ... 64
   float softmax_scale = 1;
-  // Below 1, staged scans: only tokens of the best of a head's blocks by SketchBlockEstimates are
-  // scored, this fraction of the blocks (at least enough for k tokens).
-  float block_fraction = 1;
   absl::Span<Head> heads;          // of one or more sequences
   std::byte* workspace = nullptr;  // [SketchScanWorkspaceBytes(heads)], 64-byte aligned
 };

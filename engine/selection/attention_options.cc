@@ -75,6 +75,7 @@ AttentionParams WithPolicy(AttentionPolicy policy, AttentionParams params) {
     // Unset, they mean something else to each policy.
     params.query.reset();
     params.keys.reset();
+    params.scan_fraction = after.scan_fraction;
   }
   params.policy = policy;
   return params;
@@ -121,8 +122,8 @@ AttentionParams WithSetting(AttentionSetting setting, AttentionParams params) {
   // docs/adr/0010-scans-and-last-decisions.md has the measurements.
   const bool is_fast = setting == AttentionSetting::kFast;
   params.keys = is_fast ? KeyFormat::kBits1 : KeyFormat::kBits2;
-  params.scan_fraction = is_fast ? 1.0f / 3 : 1.0f;
-  params.prediction_interval = 1;
+  params.scan_fraction = is_fast ? 0.25f : 1.0f;
+  params.prediction_interval = is_fast ? 8 : 1;
   params.candidates = 0;
   return params;
 }

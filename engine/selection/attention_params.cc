@@ -110,7 +110,26 @@ absl::Status AttentionParams::Validate() const {
         "attention.projected_dim");
   }
   RETURN_IF_ERROR(CheckShare("attention.top_p", top_p));
-  return CheckShare("attention.scan_fraction", scan_fraction);
+  RETURN_IF_ERROR(CheckShare("attention.scan_fraction", scan_fraction));
+  if (scan_fraction < 1 && !scores_low_bit_keys()) {
+    return WithField(InvalidArgumentError("attention.scan_fraction is {} with projected keys, must "
+                                          "be 1 or attention.keys one of bits1, bits2, bits4",
+                                          scan_fraction),
+                     "attention.scan_fraction");
+  }
+  return absl::OkStatus();
+}
+
+bool AttentionParams::scores_low_bit_keys() const {
+  switch (policy) {
+    case AttentionPolicy::kSketch:
+      return true;
+    case AttentionPolicy::kTokenButler:
+    case AttentionPolicy::kPca:
+      return keys.value_or(KeyFormat::kProjected) != KeyFormat::kProjected;
+    default:
+      return false;
+  }
 }
 
 AttentionParams AttentionParams::FittedTo(int num_tokens, int block_size) const {

@@ -56,8 +56,9 @@ struct AttentionParams {
   std::optional<KeyFormat> keys = std::nullopt;
   // Principal directions that pca keeps; what a predictor file says goes before it.
   int projected_dim = 32;
-  // Share of the blocks whose low-bit keys a scan reads: those whose scales and zeros promise most.
-  // (0, 1]; 1: all.
+  // Below 1: every step between two scans of all tokens scans this share of the blocks, those that
+  // held most of the attention at the last one. (0, 1]; 1: nothing is scanned between. Low-bit keys
+  // only.
   float scan_fraction = 1;
   bool dense_first_layer = false;  // layer 0 attends to all tokens (the published method)
   MissRule misses = MissRule::kOnDemand;
@@ -66,6 +67,7 @@ struct AttentionParams {
   static constexpr int kMostTokens = 1 << 24;
 
   bool sparse() const { return policy != AttentionPolicy::kDense; }
+  bool scores_low_bit_keys() const;
   // Bounds that need no model. INVALID_ARGUMENT naming field ("attention.token_budget"), value and
   // bound.
   absl::Status Validate() const;

@@ -17,7 +17,7 @@ class ExactScanner : public KeyScanner {
   int Prepare(const LayerContext&, int num_written) override { return num_written; }
 
   void Scan(const LayerContext& context, const float* query, int begin, int end, int count,
-            ScoredTokens* found) override {
+            ScanReach, ScoredTokens* found) override {
     const int num_kv_heads = context.layout->num_kv_heads;
     const size_t size = static_cast<size_t>(end - begin);
     scores_.resize(size);

@@ -38,13 +38,13 @@ class ProjectedScanner : public KeyScanner {
   }
 
   void Scan(const LayerContext& context, const float* query, int begin, int end, int count,
-            ScoredTokens* found) override {
+            ScanReach, ScoredTokens* found) override {
     FinishBlocks(context);
     FindTop(context, Project(context, query, options_.late), begin, end, count, found);
   }
 
   void ScanPredicted(const LayerContext& context, const float* query, int begin, int end, int count,
-                     ScoredTokens* found) override {
+                     ScanReach, ScoredTokens* found) override {
     FinishBlocks(context);
     if (!options_.predicted_are_projected) query = Project(context, query, options_.early);
     FindTop(context, query, begin, end, count, found);

@@ -24,7 +24,7 @@ class RandomScanner : public KeyScanner {
   }
   int Prepare(const LayerContext&, int num_written) override { return num_written; }
 
-  void Scan(const LayerContext& context, const float*, int begin, int end, int count,
+  void Scan(const LayerContext& context, const float*, int begin, int end, int count, ScanReach,
             ScoredTokens* found) override {
     for (int h = 0; h < context.layout->num_kv_heads; ++h) {
       // Selection sampling (Knuth, The Art of Computer Programming 3.4.2, algorithm S): each of the

@@ -59,12 +59,16 @@ void ScanningSelector::OnPrefill(const LayerContext& context, const PrefillQueri
   layers_[context.layer].scanned = false;
 }
 
-bool ScanningSelector::ScanIsDue(const Layer& layer, int index) const {
-  return !layer.scanned || (layer.num_steps + index) % params_.prediction_interval == 0;
+std::optional<ScanReach> ScanningSelector::DueScan(const Layer& layer, int index) const {
+  if (!layer.scanned || (layer.num_steps + index) % params_.prediction_interval == 0) {
+    return ScanReach::kAll;
+  }
+  if (params_.scan_fraction < 1) return ScanReach::kBestBlocks;
+  return std::nullopt;
 }
 
 void ScanningSelector::Scan(const LayerContext& context, int num_written, const float* query,
-                            bool is_predicted) {
+                            bool is_predicted, ScanReach reach) {
   Layer& layer = layers_[context.layer];
   const int num_scorable = scanner_->Prepare(context, num_written);
   const int window_begin = context.context_len - params_.local_window;
@@ -72,17 +76,18 @@ void ScanningSelector::Scan(const LayerContext& context, int num_written, const 
       AttendedRanges::At(params_, context.context_len, std::min(window_begin, num_scorable));
   // The local window grows by one token a step until the next scan; what is kept as it is must
   // leave room for that.
-  const int num_fixed = ranges.num_important - (params_.prediction_interval - 1);
+  const int steps_kept = params_.scan_fraction < 1 ? 1 : params_.prediction_interval;
+  const int num_fixed = ranges.num_important - (steps_kept - 1);
   const int num_candidates = params_.candidates - (params_.token_budget - ranges.num_important);
   const int count = std::clamp(params_.candidates > 0 ? num_candidates : num_fixed, 0,
                                ranges.local_begin - ranges.sink_end);
   layer.local_begin = ranges.local_begin;
   layer.kept.Reset(context.layout->num_kv_heads, count);
   if (count > 0 && is_predicted) {
-    scanner_->ScanPredicted(context, query, ranges.sink_end, ranges.local_begin, count,
+    scanner_->ScanPredicted(context, query, ranges.sink_end, ranges.local_begin, count, reach,
                             &layer.kept);
   } else if (count > 0) {
-    scanner_->Scan(context, query, ranges.sink_end, ranges.local_begin, count, &layer.kept);
+    scanner_->Scan(context, query, ranges.sink_end, ranges.local_begin, count, reach, &layer.kept);
   }
   layer.scanned = true;
 }
@@ -93,7 +98,8 @@ void ScanningSelector::OnHidden(const LayerContext& context, const float* residu
   const auto [first, last] = predictor_->Consumers(context.layer);
   bool has_begun = false;
   for (int l = first; l < last; ++l) {
-    if (!ScanIsDue(layers_[l], l)) continue;
+    const std::optional<ScanReach> reach = DueScan(layers_[l], l);
+    if (!reach) continue;
     if (!has_begun) predictor_->Begin(context, residual, normed);
     has_begun = true;
     const float* query = predictor_->Query(context, l);
@@ -102,7 +108,7 @@ void ScanningSelector::OnHidden(const LayerContext& context, const float* residu
     consumer.layer = l;
     consumer.lse = context.lse_of(l);
     // The consumer's row of the newest token is not written yet.
-    Scan(consumer, context.context_len - 1, query, /*is_predicted=*/true);
+    Scan(consumer, context.context_len - 1, query, /*is_predicted=*/true, *reach);
     layers_[l].scanned_ahead = true;
   }
 }
@@ -115,8 +121,9 @@ void ScanningSelector::Select(const LayerContext& context, const float* query,
                               TokenSelection* selection) {
   Layer& layer = layers_[context.layer];
   layer.has_new_candidates = false;
-  if (!layer.scanned_ahead && ScanIsDue(layer, context.layer)) {
-    Scan(context, context.context_len, query, /*is_predicted=*/false);
+  const std::optional<ScanReach> reach = DueScan(layer, context.layer);
+  if (!layer.scanned_ahead && reach) {
+    Scan(context, context.context_len, query, /*is_predicted=*/false, *reach);
     layer.has_new_candidates = params_.candidates > 0;
   }
   if (params_.candidates > 0) scanner_->Rescore(context, query, &layer.kept);

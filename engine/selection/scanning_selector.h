@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,14 @@ namespace tokenbutler {
 
 // Tokens of one layer with a score each, per KV head: what scans find and rescoring ranks anew.
 using ScoredTokens = TokenSelection;
+
+// Which tokens a scan looks at.
+enum class ScanReach {
+  kAll,
+  // Those of the blocks that held most of the attention at the layer's last scan of all, and those
+  // added since: see AttentionParams::scan_fraction.
+  kBestBlocks,
+};
 
 // Scores all tokens of one layer from what a policy keeps of the keys. The part in which scanning
 // policies differ; ScanningSelector does the rest. One object per sequence.
@@ -28,14 +37,15 @@ class KeyScanner {
 
   // Finds, for each KV head, the `count` tokens of [begin, end) with the highest scores for the
   // query [num_heads, head_dim], and adds them in ascending order with their scores.
-  // `found` has been reset and has room.
+  // `found` has been reset and has room. kBestBlocks: only with params.scan_fraction below 1, and
+  // after a scan of all.
   virtual void Scan(const LayerContext& context, const float* query, int begin, int end, int count,
-                    ScoredTokens* found) = 0;
+                    ScanReach reach, ScoredTokens* found) = 0;
 
   // The same for a query that a QueryPredictor gave, which need not look like the layer's own.
   virtual void ScanPredicted(const LayerContext& context, const float* query, int begin, int end,
-                             int count, ScoredTokens* found) {
-    Scan(context, query, begin, end, count, found);
+                             int count, ScanReach reach, ScoredTokens* found) {
+    Scan(context, query, begin, end, count, reach, found);
   }
 
   // Scores the layer's candidates for another query: replaces their scores. By default from their
@@ -63,8 +73,9 @@ class QueryPredictor {
 // A policy that scans what it keeps of all keys every `prediction_interval` steps. Scans are
 // staggered over the layers so that no step carries them all. Between scans the kept tokens are
 // attended as they are, or, when `candidates` says to keep more, each step's own query ranks them
-// anew ("predict early, decide late"). The local window grows between two scans, so that no token
-// is both outside of it and unscored.
+// anew ("predict early, decide late"). With `scan_fraction` below 1 each step between two scans of
+// all scans the best blocks of the last one. The local window grows between two scans, so that no
+// token is both outside of it and unscored.
 class ScanningSelector : public TokenSelector {
  public:
   // `predictor`: null for a scan by the layer's own query. `first_layer_is_dense`: nothing can
@@ -92,8 +103,10 @@ class ScanningSelector : public TokenSelector {
     ScoredTokens kept;           // of [sink, local_begin)
   };
 
-  bool ScanIsDue(const Layer& layer, int index) const;
-  void Scan(const LayerContext& context, int num_written, const float* query, bool is_predicted);
+  // Whether this step scans layer `index`, and how far.
+  std::optional<ScanReach> DueScan(const Layer& layer, int index) const;
+  void Scan(const LayerContext& context, int num_written, const float* query, bool is_predicted,
+            ScanReach reach);
   void Choose(const LayerContext& context, const Layer& layer, TokenSelection* selection);
 
   const AttentionParams params_;

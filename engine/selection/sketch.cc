@@ -8,6 +8,7 @@
 
 #include "engine/kernels/sketch_scan.h"
 #include "engine/selection/aligned_bytes.h"
+#include "engine/selection/best_blocks.h"
 
 namespace tokenbutler {
 namespace {
@@ -42,8 +43,10 @@ class SketchScanner : public KeyScanner {
   }
 
   void Scan(const LayerContext& context, const float* query, int begin, int end, int count,
-            ScoredTokens* found) override {
+            ScanReach reach, ScoredTokens* found) override {
     Layer& layer = layers_[context.layer];
+    const bool only_best = reach == ScanReach::kBestBlocks && layer.best_blocks.has_ranking();
+    if (only_best) layer.best_blocks.AddUpTo((end - 1) / sketch_.block_size + 1);
     layer.thresholds.resize(static_cast<size_t>(num_kv_heads_),
                             std::numeric_limits<float>::quiet_NaN());
     const size_t room = static_cast<size_t>(count) + kScratchTokens;
@@ -62,11 +65,11 @@ class SketchScanner : public KeyScanner {
                    .tokens = tokens_.data() + h * room,
                    .scores = found->scores.data() + static_cast<size_t>(h) * found->capacity,
                    .threshold = layer.thresholds[h]};
+      if (only_best) scans_[h].blocks = layer.best_blocks.of(h);
     }
     SketchScan({.layout = sketch_,
                 .group_size = context.group_size,
                 .softmax_scale = context.softmax_scale,
-                .block_fraction = scan_fraction_,
                 .heads = absl::MakeSpan(scans_),
                 .workspace = workspace_.Reserve(SketchScanWorkspaceBytes(scans_))},
                *context.pool);
@@ -76,6 +79,9 @@ class SketchScanner : public KeyScanner {
       std::copy_n(scans_[h].tokens, scans_[h].num_selected,
                   found->tokens.data() + static_cast<size_t>(h) * found->capacity);
     }
+    if (scan_fraction_ < 1 && !only_best) {
+      layer.best_blocks.Rank(*found, sketch_.block_size, scan_fraction_, begin, end, count);
+    }
   }
 
  private:
@@ -84,6 +90,7 @@ class SketchScanner : public KeyScanner {
   struct Layer {
     int num_sketched = 0;           // full blocks with a record
     std::vector<float> thresholds;  // per KV head: SketchScan's guess for the next step
+    BestBlocks best_blocks;         // as of the last scan of all; scan_fraction_ < 1
   };
 
   const SketchLayout sketch_;

@@ -42,13 +42,15 @@ TEST(StepBytesTest, AScanCountsOnceAnInterval) {
   EXPECT_EQ(Of({.policy = AttentionPolicy::kQuest}, 100).streamed, 256.0 * 6000);
 }
 
-TEST(StepBytesTest, BetweenScansCandidatesAreRead) {
+TEST(StepBytesTest, CandidatesKeysAreRead) {
   AttentionParams params{.policy = AttentionPolicy::kSketch};
   params.prediction_interval = 4;
-  const double scans = Of(params, 100).streamed;
+  const double scans = Of(params, 100).streamed, gathered = Of(params, 100).gathered;
   params.candidates = 1000;
-  // 6 layers and KV heads, 32 bytes a key, three steps of four.
-  EXPECT_EQ(Of(params, 100).streamed, scans + 1000 * 32 * 6 * 0.75);
+  params.token_budget = 600;
+  // Those that are not attended to: 6 layers and KV heads, 128 bytes a key.
+  EXPECT_EQ(Of(params, 100).streamed, scans);
+  EXPECT_EQ(Of(params, 100).gathered, gathered + 400 * 128 * 6);
 }
 
 TEST(StepBytesTest, XkvReadsItsFactorsInEveryLayer) {
@@ -58,14 +60,16 @@ TEST(StepBytesTest, XkvReadsItsFactorsInEveryLayer) {
   EXPECT_EQ(bytes.gathered, 0);
 }
 
-TEST(StepBytesTest, StagedScansReadAllScalesAndSomeCodes) {
+TEST(StepBytesTest, PartialScansReadAShareOfTheRecords) {
   AttentionParams params{.policy = AttentionPolicy::kSketch};
   // A block of 128 tokens: 2 x 128 bytes of scales and zeros, 2048 of codes.
   EXPECT_EQ(Of(params, 100).streamed, (256.0 + 2048) * 6000);
   params.scan_fraction = 0.25;
-  EXPECT_EQ(Of(params, 100).streamed, (256.0 + 512) * 6000);
-  params.keys = KeyFormat::kBits4;
-  EXPECT_EQ(Of(params, 100).streamed, (256.0 + 1024) * 6000);
+  EXPECT_EQ(Of(params, 100).streamed, (256.0 + 2048) * 6000);  // none between two full ones
+  params.prediction_interval = 4;
+  EXPECT_EQ(Of(params, 100).streamed, (256.0 + 2048) * 6000 * (0.25 + 0.75 * 0.25));
+  params.scan_fraction = 1;
+  EXPECT_EQ(Of(params, 100).streamed, (256.0 + 2048) * 6000 * 0.25);
 }
 
 }  // namespace

@@ -110,6 +110,14 @@ TEST_P(StagedDecodeTest, GivesTheLogitsOfDirectBetweenScansAndAmongCandidates) {
   if (direct_->runner().CheckAttention(params).ok()) ExpectTheSame(params);
 }
 
+TEST_P(StagedDecodeTest, GivesTheLogitsOfDirectWithPartialScans) {
+  AttentionParams params = Params(GetParam());
+  params.scan_fraction = 0.25f;
+  params.keys = KeyFormat::kBits1;
+  params.prediction_interval = 4;
+  if (direct_->runner().CheckAttention(params).ok()) ExpectTheSame(params);
+}
+
 TEST_P(StagedDecodeTest, ABudgetForAllTokensGivesTheDenseLogits) {
   AttentionParams params = Params(GetParam());
   params.token_budget = 200;

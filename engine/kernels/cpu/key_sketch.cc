@@ -44,10 +44,4 @@ void SketchScores(const SketchScoresParams& p, ComputePool& pool) {
   });
 }
 
-void SketchBlockEstimates(const SketchScoresParams& p, ComputePool& pool) {
-  ForEachPiece(p, pool, [](SketchPass& pass, const SketchScoresParams::Head& head, int piece) {
-    pass.EstimateBlocks(piece, head.scores);
-  });
-}
-
 }  // namespace tokenbutler

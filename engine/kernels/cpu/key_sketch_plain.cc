@@ -58,17 +58,6 @@ float Dot(const float* query, const SketchLayout& layout, const std::byte* recor
   return dot;
 }
 
-float BlockEstimate(const float* query, const SketchLayout& layout, const std::byte* record) {
-  float mean = 0, variance = 0;
-  for (int c = 0; c < layout.head_dim; ++c) {
-    const float scale = SketchScale(layout, record, c);
-    mean += query[c] * (SketchZero(layout, record, c) + scale * layout.levels() / 2.0f);
-    const float std = query[c] * scale * layout.block_std_step();
-    variance += std * std;
-  }
-  return mean + 2 * std::sqrt(variance);
-}
-
 // max_h (softmax_scale * logit(query of h) - lse[h])
 template <typename Logit>
 float Pooled(const SketchScoresParams& p, const SketchScoresParams::Head& head,
@@ -111,18 +100,6 @@ void SketchScoresPlain(const SketchScoresParams& p) {
       head.scores[t - head.begin] = Pooled(p, head, [&](const float* query) {
         return Dot(query, p.layout, record, t % p.layout.block_size);
       });
-    }
-  }
-}
-
-void SketchBlockEstimatesPlain(const SketchScoresParams& p) {
-  const int block_size = p.layout.block_size;
-  for (const SketchScoresParams::Head& head : p.heads) {
-    const int first = head.begin / block_size;
-    for (int b = first; b * block_size < head.end; ++b) {
-      const std::byte* record = head.keys.record(p.layout, b);
-      head.scores[b - first] = Pooled(
-          p, head, [&](const float* query) { return BlockEstimate(query, p.layout, record); });
     }
   }
 }

@@ -72,21 +72,4 @@ void SketchPass::ScoreBatch(int first_block, int num_blocks, int first_tile) {
   }
 }
 
-void SketchPass::EstimateBlocks(int piece, float* estimates) {
-  Clear();
-  const int piece_blocks = PieceBlocks(layout_);
-  const int from = std::max(piece * piece_blocks, begin_ / layout_.block_size);
-  const int to = std::min((piece + 1) * piece_blocks, (end_ - 1) / layout_.block_size + 1);
-  for (int block = from; block < to; ++block) AddBlock(block);
-  EndLists();
-  for (int first = 0; first < num_blocks_; first += kSketchBatchBlocks) {
-    const int count = std::min(kSketchBatchBlocks, num_blocks_ - first);
-    for (int group = 0; group < num_groups_; ++group) {
-      tokenbutler::EstimateBlocks(layout_, groups_[group], records_ + first,
-                                  records_ + first + count, count, group > 0,
-                                  estimates + (blocks_[first] - begin_ / layout_.block_size));
-    }
-  }
-}
-
 }  // namespace tokenbutler

@@ -60,10 +60,6 @@ class SketchPass {
     ScoreBatches(sink);
   }
 
-  // Writes the estimates of the blocks of the piece that overlap the range; the first one in the
-  // range goes to estimates[0].
-  void EstimateBlocks(int piece, float* estimates);
-
  private:
   static constexpr int kPieceTokens = 16384;  // at least a batch of the largest blocks
   static constexpr int kMaxTiles = kPieceTokens / SketchLayout::kSubBlockTokens;

@@ -113,40 +113,6 @@ void RoundQueriesVectors(const SketchLayout& layout, const SketchHeads& heads,
   }
 }
 
-void EstimateBlocksVectors(const SketchLayout& layout, const SketchHeads& heads,
-                           const std::byte* const* records, const std::byte* const* fetch,
-                           int num_blocks, bool accumulate, float* estimates) {
-  const FloatTag d;
-  const int lanes = static_cast<int>(hn::Lanes(d));
-  const int dim = layout.padded_dim();
-  const auto half = hn::Set(d, 0.5f * layout.levels());
-  const float deviations = 2 * layout.block_std_step();
-  alignas(64) float scales[kSketchMaxDim], centres[kSketchMaxDim];
-  for (int b = 0; b < num_blocks; ++b) {
-    const auto* block_scales = reinterpret_cast<const BF16*>(records[b] + layout.scales_offset());
-    const auto* block_zeros = reinterpret_cast<const BF16*>(records[b] + layout.zeros_offset());
-    for (size_t at = 0; at < layout.codes_offset(); at += 64) __builtin_prefetch(fetch[b] + at);
-    for (int c = 0; c < dim; c += lanes) {
-      const auto scale = LoadBf16(block_scales + c);
-      hn::Store(scale, d, scales + c);
-      hn::Store(hn::MulAdd(scale, half, LoadBf16(block_zeros + c)), d, centres + c);
-    }
-    for (int h = 0; h < heads.num_heads; ++h) {
-      auto mean = hn::Zero(d), variance = hn::Zero(d);
-      for (int c = 0; c < dim; c += lanes) {
-        const auto query = hn::Load(d, heads.queries[h] + c);
-        const auto std = hn::Mul(query, hn::Load(d, scales + c));
-        mean = hn::MulAdd(query, hn::Load(d, centres + c), mean);
-        variance = hn::MulAdd(std, std, variance);
-      }
-      const float root = std::sqrt(hn::GetLane(hn::SumOfLanes(d, variance)));
-      const float estimate =
-          hn::GetLane(hn::SumOfLanes(d, mean)) + deviations * root - heads.lse[h];
-      estimates[b] = h == 0 && !accumulate ? estimate : std::max(estimates[b], estimate);
-    }
-  }
-}
-
 int CollectVectors(const float* scores, const int32_t* positions, int num_tiles, int begin, int end,
                    float threshold, float* out_scores, int32_t* out_positions) {
   const hn::CappedTag<float, 16> d;
@@ -186,19 +152,11 @@ HWY_AFTER_NAMESPACE();
 namespace tokenbutler {
 
 HWY_EXPORT(RoundQueriesVectors);
-HWY_EXPORT(EstimateBlocksVectors);
 HWY_EXPORT(CollectVectors);
 
 void RoundQueries(const SketchLayout& layout, const SketchHeads& heads,
                   const std::byte* const* records, int num_blocks, RoundedQueries* rounded) {
   HWY_DYNAMIC_DISPATCH(RoundQueriesVectors)(layout, heads, records, num_blocks, rounded);
-}
-
-void EstimateBlocks(const SketchLayout& layout, const SketchHeads& heads,
-                    const std::byte* const* records, const std::byte* const* fetch, int num_blocks,
-                    bool accumulate, float* estimates) {
-  HWY_DYNAMIC_DISPATCH(EstimateBlocksVectors)
-  (layout, heads, records, fetch, num_blocks, accumulate, estimates);
 }
 
 int CollectAbove(const float* scores, const int32_t* positions, int num_tiles, int begin, int end,

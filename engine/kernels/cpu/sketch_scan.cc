@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "engine/kernels/cpu/sketch_pass.h"
-#include "engine/kernels/cpu/sketch_select.h"
 #include "engine/kernels/top_k.h"
 
 namespace tokenbutler {
@@ -43,21 +42,14 @@ class HeadWorkspace {
   HeadWorkspace(const Head& head, std::byte* at) {
     const size_t pieces = NumTokens(head) / kMinPieceTokens + 2;
     const size_t slots = NumTokens(head) + pieces * kSlack;
-    const size_t blocks = NumTokens(head) / kSubBlock + 2 + kSlack;  // at most
     Place(at, pieces, &counts);
     Place(at, slots, &scores);
     Place(at, slots, &positions);
-    Place(at, blocks, &estimates);
-    Place(at, blocks, &kept);
-    Place(at, 1, &num_kept);
   }
 
   int32_t* counts;     // [pieces] scores that passed
   float* scores;       // [slots]
   int32_t* positions;  // [slots]
-  float* estimates;    // [blocks]
-  int32_t* kept;       // [blocks] ascending; numbers in the sequence, not in the range
-  int32_t* num_kept;
 
  private:
   template <class T>
@@ -78,12 +70,6 @@ class Scan {
   }
 
   void Run() {
-    if (p_.block_fraction < 1) {
-      ForEachPiece([this](const Head& head, const HeadWorkspace& w, int piece) {
-        if (RanksBlocks(head)) MakePass(head).EstimateBlocks(piece, w.estimates);
-      });
-      ForEachHead([this](const Head& head, const HeadWorkspace& w) { KeepBlocks(head, w); });
-    }
     ForEachPiece([this](const Head& head, const HeadWorkspace& w, int piece) {
       Collect(head, w, piece, std::isnan(head.threshold) ? kEverything : head.threshold);
     });
@@ -102,11 +88,16 @@ class Scan {
   }
   int FirstBlock(const Head& head) const { return head.begin / p_.layout.block_size; }
   int LastBlock(const Head& head) const { return (head.end - 1) / p_.layout.block_size; }
-  int NumBlocks(const Head& head) const { return LastBlock(head) - FirstBlock(head) + 1; }
-  int NumKept(const Head& head) const {
-    return NumKeptBlocks(NumBlocks(head), p_.layout.block_size, head.k, p_.block_fraction);
+  // Tokens of the range to choose from.
+  int NumEligible(const Head& head) const {
+    if (!head.blocks) return NumTokens(head);
+    const int size = p_.layout.block_size;
+    int64_t n = 0;
+    for (const int32_t block : *head.blocks) {
+      n += std::min((block + 1) * size, head.end) - std::max(block * size, head.begin);
+    }
+    return static_cast<int>(n);
   }
-  bool RanksBlocks(const Head& head) const { return NumKept(head) < NumBlocks(head); }
   HeadWorkspace WorkspaceOf(size_t index) const {
     return HeadWorkspace(p_.heads[index], p_.workspace + index * workspace_stride_);
   }
@@ -140,7 +131,7 @@ class Scan {
       Head& head = p_.heads[i];
       const int32_t* counts = WorkspaceOf(i).counts;
       const int64_t passed = std::accumulate(counts, counts + NumPieces(head), int64_t{0});
-      if (passed >= std::min(head.k, NumTokens(head))) continue;
+      if (passed >= std::min(head.k, NumEligible(head))) continue;
       head.threshold = kWrongGuess;
       any = true;
     }
@@ -154,17 +145,11 @@ class Scan {
     return token - head.begin + (piece - first) * kSlack;
   }
 
-  void KeepBlocks(const Head& head, const HeadWorkspace& w) const {
-    if (!RanksBlocks(head)) return;
-    *w.num_kept = TopK(w.estimates, NumBlocks(head), NumKept(head), w.kept);
-    for (int i = 0; i < *w.num_kept; ++i) w.kept[i] += FirstBlock(head);
-  }
-
-  // The kept blocks that are in this piece.
-  absl::Span<const int32_t> KeptOf(const HeadWorkspace& w, int piece) const {
-    const absl::Span<const int32_t> kept(w.kept, *w.num_kept);
-    const auto* from = std::lower_bound(kept.begin(), kept.end(), piece * piece_blocks_);
-    const auto* to = std::lower_bound(from, kept.end(), (piece + 1) * piece_blocks_);
+  // The given blocks that are in this piece.
+  absl::Span<const int32_t> BlocksOf(const Head& head, int piece) const {
+    const auto* from =
+        std::lower_bound(head.blocks->begin(), head.blocks->end(), piece * piece_blocks_);
+    const auto* to = std::lower_bound(from, head.blocks->end(), (piece + 1) * piece_blocks_);
     return absl::MakeConstSpan(from, to - from);
   }
 
@@ -176,8 +161,8 @@ class Scan {
                             threshold, w.scores + slot + count, w.positions + slot + count);
     };
     SketchPass pass = MakePass(head);
-    if (RanksBlocks(head)) {
-      const absl::Span<const int32_t> part = KeptOf(w, piece);
+    if (head.blocks) {
+      const absl::Span<const int32_t> part = BlocksOf(head, piece);
       pass.ScoreBlocks(part.data(), static_cast<int>(part.size()), collect);
     } else {
       pass.ScoreAll(piece, collect);
@@ -209,7 +194,7 @@ class Scan {
     }
     if (head.scores != nullptr) std::copy_n(w.scores, k, head.scores);
     head.threshold = std::numeric_limits<float>::quiet_NaN();
-    if (k < 2 || k == NumTokens(head)) return;
+    if (k < 2 || k == NumEligible(head)) return;
     const float worst = KthLargest(w.scores, k, k);
     head.threshold = worst - kThresholdMargin * (KthLargest(w.scores, k, k / 2) - worst);
   }

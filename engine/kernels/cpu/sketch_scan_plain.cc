@@ -1,9 +1,6 @@
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <vector>
 
-#include "engine/kernels/cpu/sketch_select.h"
 #include "engine/kernels/sketch_scan.h"
 #include "engine/kernels/top_k.h"
 
@@ -27,18 +24,12 @@ void ScanHead(const SketchScanParams& p, SketchScanParams::Head& head) {
 
   std::vector<int32_t> positions(n);
   for (int i = 0; i < n; ++i) positions[i] = i;
-  const int block_size = p.layout.block_size, first_block = head.begin / block_size;
-  const int num_blocks = n == 0 ? 0 : (head.end - 1) / block_size - first_block + 1;
-  const int num_kept = NumKeptBlocks(num_blocks, block_size, head.k, p.block_fraction);
-  std::vector<float> estimates(num_blocks);
-  std::vector<int32_t> kept(num_kept);
-  scored.scores = estimates.data();
-  if (n > 0) SketchBlockEstimatesPlain(params);
-  TopKPlain(estimates.data(), num_blocks, num_kept, kept.data());
-  std::erase_if(positions, [&](int32_t i) {
-    const int block = (head.begin + i) / block_size - first_block;
-    return !std::binary_search(kept.begin(), kept.end(), block);
-  });
+  if (head.blocks) {
+    std::erase_if(positions, [&](int32_t i) {
+      const int block = (head.begin + i) / p.layout.block_size;
+      return !std::binary_search(head.blocks->begin(), head.blocks->end(), block);
+    });
+  }
   for (size_t i = 0; i < positions.size(); ++i) scores[i] = scores[positions[i]];
 
   std::vector<int32_t> best(positions.size());

@@ -56,11 +56,6 @@ void RoundQueriesVnni(const SketchLayout& layout, const SketchHeads& heads,
                       const std::byte* const* records, int num_blocks, SketchRounding rounding,
                       RoundedQueries* rounded);  // REQUIRES: HasVnni()
 
-// SketchBlockEstimates of `num_blocks` records; `fetch`: as many records to begin to load.
-void EstimateBlocks(const SketchLayout& layout, const SketchHeads& heads,
-                    const std::byte* const* records, const std::byte* const* fetch, int num_blocks,
-                    bool accumulate, float* estimates);
-
 // Scores that are not below `threshold`, NaN included, and what positions they have, in order:
 // tile i holds positions [positions[i], positions[i] + 16), of which those within [begin, end)
 // count. The outputs have room for 16 more than are written. Returns how many.

@@ -138,17 +138,14 @@ TEST_P(KeySketchTest, ConstantAndBrokenChannels) {
   }
 }
 
-// Scores and estimates of all heads of a case, by the fast and the plain function.
+// Scores of all heads of a case, by the fast and the plain function.
 struct BothScores {
   std::vector<std::vector<float>> fast, plain;  // [head][...]
 };
 
-enum class Of { kTokens, kBlocks };
-
-BothScores ScoreBoth(const SketchCase& c, int begin, int end, Of of, bool with_lse = true) {
+BothScores ScoreBoth(const SketchCase& c, int begin, int end, bool with_lse = true) {
   BothScores both;
-  const int size = of == Of::kTokens ? 1 : c.layout.block_size;
-  const int n = (end + size - 1) / size - begin / size;
+  const int n = end - begin;
   both.fast.assign(c.num_heads, std::vector<float>(n, NAN));
   both.plain = both.fast;
   std::vector<SketchScoresParams::Head> heads;
@@ -165,11 +162,9 @@ BothScores ScoreBoth(const SketchCase& c, int begin, int end, Of of, bool with_l
                                      .softmax_scale = c.softmax_scale,
                                      .heads = heads};
   ComputePool pool(2);
-  if (of == Of::kTokens) SketchScores(params, pool);
-  if (of == Of::kBlocks) SketchBlockEstimates(params, pool);
+  SketchScores(params, pool);
   for (int h = 0; h < c.num_heads; ++h) heads[h].scores = both.plain[h].data();
-  if (of == Of::kTokens) SketchScoresPlain(params);
-  if (of == Of::kBlocks) SketchBlockEstimatesPlain(params);
+  SketchScoresPlain(params);
   return both;
 }
 
@@ -191,8 +186,7 @@ TEST_P(KeySketchTest, ScoresEqualPlainForEveryShape) {
       for (const int block_size : {16, 48, 128}) {
         SCOPED_TRACE(testing::Message() << bits << " bits, " << head_dim << " x " << block_size);
         const SketchCase c({.head_dim = head_dim, .block_size = block_size, .bits = bits}, 1500, 3);
-        ExpectNearPlain(ScoreBoth(c, 0, 1500, Of::kTokens), 0.03f);
-        ExpectNearPlain(ScoreBoth(c, 0, 1500, Of::kBlocks), 1e-3f);
+        ExpectNearPlain(ScoreBoth(c, 0, 1500), 0.03f);
       }
     }
   }
@@ -202,9 +196,8 @@ TEST_P(KeySketchTest, ScoresEqualPlainForEveryGroup) {
   for (const int group_size : {1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 64}) {
     SCOPED_TRACE(testing::Message() << "group " << group_size);
     const SketchCase c({.head_dim = 64}, 700, group_size, 1);
-    ExpectNearPlain(ScoreBoth(c, 0, 700, Of::kTokens), 0.03f);
-    ExpectNearPlain(ScoreBoth(c, 0, 700, Of::kBlocks), 1e-3f);
-    ExpectNearPlain(ScoreBoth(c, 0, 700, Of::kTokens, /*with_lse=*/false), 0.03f);
+    ExpectNearPlain(ScoreBoth(c, 0, 700), 0.03f);
+    ExpectNearPlain(ScoreBoth(c, 0, 700, /*with_lse=*/false), 0.03f);
   }
 }
 
@@ -213,11 +206,10 @@ TEST_P(KeySketchTest, ScoresEqualPlainForEverySpan) {
   for (const int begin : {0, 1, 16, 127, 128, 9000}) {
     for (const int end : {9001, 9008, 9088, 16383, 20000}) {
       SCOPED_TRACE(testing::Message() << begin << " to " << end);
-      ExpectNearPlain(ScoreBoth(c, begin, end, Of::kTokens), 0.03f);
-      ExpectNearPlain(ScoreBoth(c, begin, end, Of::kBlocks), 1e-3f);
+      ExpectNearPlain(ScoreBoth(c, begin, end), 0.03f);
     }
   }
-  ExpectNearPlain(ScoreBoth(c, 5, 5, Of::kTokens), 0.03f);
+  ExpectNearPlain(ScoreBoth(c, 5, 5), 0.03f);
 }
 
 // Which part of the `count` best tokens of the first head is the same.
@@ -235,7 +227,7 @@ double CommonTop(const BothScores& both, int count) {
 TEST_P(KeySketchTest, TopTokensAreThoseOfPlain) {
   for (const int bits : {1, 2, 4}) {
     const SketchCase c({.head_dim = 64, .bits = bits}, 12800, 3, 8, 1);
-    EXPECT_GE(CommonTop(ScoreBoth(c, 0, 12800, Of::kTokens), 384), 0.98) << bits << " bits";
+    EXPECT_GE(CommonTop(ScoreBoth(c, 0, 12800), 384), 0.98) << bits << " bits";
   }
 }
 
@@ -258,9 +250,9 @@ TEST_P(OneBitSketchTest, VbmiCanBeRuledOut) {
   EXPECT_EQ(HasVbmi(), has_vbmi);
   // Rounded differently, so that equal scores would mean that one kernel made both.
   const SketchCase c({.head_dim = 64, .bits = 1}, 500, 3);
-  const BothScores with = ScoreBoth(c, 0, 500, Of::kTokens);
+  const BothScores with = ScoreBoth(c, 0, 500);
   AllowVbmi(false);
-  const BothScores without = ScoreBoth(c, 0, 500, Of::kTokens);
+  const BothScores without = ScoreBoth(c, 0, 500);
   EXPECT_EQ(with.fast != without.fast, has_vbmi && KernelTarget() >= CpuTarget::kAvx512);
 }
 
@@ -271,7 +263,7 @@ TEST_P(OneBitSketchTest, ScoresEqualPlainForEveryDimAndGroup) {
       for (const int group_size : {1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 64}) {
         SCOPED_TRACE(testing::Message() << head_dim << ", group " << group_size << " " << vbmi);
         const SketchCase c({.head_dim = head_dim, .block_size = 48, .bits = 1}, 300, group_size);
-        ExpectNearPlain(ScoreBoth(c, 0, 300, Of::kTokens), 0.03f);
+        ExpectNearPlain(ScoreBoth(c, 0, 300), 0.03f);
       }
     }
   }
@@ -282,7 +274,7 @@ TEST_P(OneBitSketchTest, ScoresEqualPlainForEverySpan) {
   for (const int begin : {0, 1, 16, 127, 128, 9000}) {
     for (const int end : {9001, 9008, 9088, 16383, 20000}) {
       SCOPED_TRACE(testing::Message() << begin << " to " << end);
-      ExpectNearPlain(ScoreBoth(c, begin, end, Of::kTokens), 0.01f);
+      ExpectNearPlain(ScoreBoth(c, begin, end), 0.01f);
     }
   }
 }
@@ -298,7 +290,7 @@ TEST_P(OneBitSketchTest, QueriesOfEqualChannelsFitTables) {
         const float scale = SketchScale(c.layout, c.sketched[0].record(c.layout, 0), channel);
         c.queries[0][channel] = channel % period == 0 ? sign / scale : 0.0f;
       }
-      ExpectNearPlain(ScoreBoth(c, 0, 160, Of::kTokens), 0.015f);
+      ExpectNearPlain(ScoreBoth(c, 0, 160), 0.015f);
     }
   }
 }
@@ -324,7 +316,7 @@ TEST_P(OneBitSketchTest, TopTokensOfClusteredKeysAreThoseOfPlain) {
   }
   for (const bool vbmi : {true, false}) {
     AllowVbmi(vbmi);
-    EXPECT_GE(CommonTop(ScoreBoth(c, 0, 12800, Of::kTokens), 384), 0.98) << vbmi;
+    EXPECT_GE(CommonTop(ScoreBoth(c, 0, 12800), 384), 0.98) << vbmi;
   }
 }
 
@@ -333,14 +325,13 @@ TEST_P(KeySketchTest, HugeAndBrokenQueriesDoNoHarm) {
     SketchCase c({.head_dim = 64, .bits = bits}, 256, 3);
     c.queries[0].assign(c.queries[0].size(), 0.0f);
     c.queries[1].assign(c.queries[1].size(), 1e30f);
-    BothScores both = ScoreBoth(c, 0, 256, Of::kTokens);
+    BothScores both = ScoreBoth(c, 0, 256);
     for (const float score : both.fast[0]) {
       ASSERT_NEAR(score, -*std::min_element(c.lse[0].begin(), c.lse[0].end()), 1e-5f);
     }
     c.queries[0][5] = NAN;
     c.queries[1][7] = kInf;
-    ScoreBoth(c, 0, 256, Of::kTokens);
-    ScoreBoth(c, 0, 256, Of::kBlocks);
+    ScoreBoth(c, 0, 256);
   }
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "engine/kernels/top_k.h"
@@ -23,11 +25,12 @@ class ScanOf {
   };
 
   // `ranges`: of each head, repeated as needed.
-  ScanOf(const SketchCase& c, std::vector<Range> ranges, float block_fraction = 1) {
+  ScanOf(const SketchCase& c, std::vector<Range> ranges,
+         std::optional<std::vector<int32_t>> blocks = std::nullopt)
+      : blocks_(std::move(blocks)) {
     params.layout = c.layout;
     params.group_size = c.group_size;
     params.softmax_scale = c.softmax_scale;
-    params.block_fraction = block_fraction;
     tokens_.resize(c.num_heads);
     scores_.resize(c.num_heads);
     for (int h = 0; h < c.num_heads; ++h) {
@@ -42,6 +45,7 @@ class ScanOf {
                        .k = range.k,
                        .tokens = tokens_[h].data(),
                        .scores = scores_[h].data()});
+      if (blocks_) heads.back().blocks = absl::MakeConstSpan(*blocks_);
     }
     params.heads = absl::MakeSpan(heads);
     workspace_ = std::make_unique<AlignedBytes>(SketchScanWorkspaceBytes(heads));
@@ -64,15 +68,15 @@ class ScanOf {
   std::vector<SketchScanParams::Head> heads;
 
  private:
+  const std::optional<std::vector<int32_t>> blocks_;
   std::vector<std::vector<int32_t>> tokens_;
   std::vector<std::vector<float>> scores_;
   std::unique_ptr<AlignedBytes> workspace_;
 };
 
-// What a scan is to be equal to: all scores of one head, or the estimates of its blocks.
-std::vector<float> AllScores(const SketchCase& c, int h, int begin, int end, bool estimates) {
-  const int size = estimates ? c.layout.block_size : 1;
-  std::vector<float> scores(std::max(0, (end + size - 1) / size - begin / size));
+// What a scan is to be equal to: all scores of one head.
+std::vector<float> AllScores(const SketchCase& c, int h, int begin, int end) {
+  std::vector<float> scores(std::max(0, end - begin));
   SketchScoresParams::Head head = {.keys = c.sketched[h],
                                    .queries = c.queries[h].data(),
                                    .lse = c.lse[h].data(),
@@ -84,7 +88,7 @@ std::vector<float> AllScores(const SketchCase& c, int h, int begin, int end, boo
                                      .softmax_scale = c.softmax_scale,
                                      .heads = absl::MakeConstSpan(&head, 1)};
   ComputePool pool(1);
-  estimates ? SketchBlockEstimates(params, pool) : SketchScores(params, pool);
+  SketchScores(params, pool);
   return scores;
 }
 
@@ -98,7 +102,7 @@ std::vector<int32_t> Best(const std::vector<float>& scores, int k) {
 void ExpectEqualsScoresAndTopK(const SketchCase& c, const ScanOf& scan) {
   for (int h = 0; h < c.num_heads; ++h) {
     const SketchScanParams::Head& head = scan.heads[h];
-    const std::vector<float> scores = AllScores(c, h, head.begin, head.end, false);
+    const std::vector<float> scores = AllScores(c, h, head.begin, head.end);
     std::vector<int32_t> expected = Best(scores, head.k);
     std::vector<float> expected_scores;
     for (int32_t& token : expected) {
@@ -108,6 +112,17 @@ void ExpectEqualsScoresAndTopK(const SketchCase& c, const ScanOf& scan) {
     ASSERT_EQ(scan.tokens(h), expected) << "head " << h;
     ASSERT_EQ(scan.scores(h), expected_scores) << "head " << h;
   }
+}
+
+// The blocks of a range that a partial scan of it is given: a part of them, the first and the last,
+// which reach outside of it, included.
+std::vector<int32_t> SomeBlocks(const SketchCase& c, int begin, int end, int every) {
+  std::vector<int32_t> blocks;
+  const int first = begin / c.layout.block_size, last = (end - 1) / c.layout.block_size;
+  for (int b = first; b <= last; ++b) {
+    if ((b - first) % every == 0 || b == last) blocks.push_back(b);
+  }
+  return blocks;
 }
 
 double CommonPart(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
@@ -172,7 +187,7 @@ TEST_P(SketchScanTest, ThresholdLetsAFewTimesKPass) {
   for (const int k : {50, 400, 2000}) {
     ScanOf scan(c, {{0, 20000, k}});
     scan.Run();
-    const std::vector<float> scores = AllScores(c, 0, 0, 20000, false);
+    const std::vector<float> scores = AllScores(c, 0, 0, 20000);
     const auto passed = std::count_if(scores.begin(), scores.end(), [&](float score) {
       return score >= scan.heads[0].threshold;
     });
@@ -183,11 +198,13 @@ TEST_P(SketchScanTest, ThresholdLetsAFewTimesKPass) {
 
 TEST_P(SketchScanTest, ThreadsDoNotChangeTheResult) {
   const SketchCase c({.head_dim = 64}, 40000, 3);
-  for (const float fraction : {1.0f, 0.25f}) {
-    ScanOf one(c, {{100, 39000, 1000}}, fraction);
+  for (const bool is_partial : {false, true}) {
+    std::optional<std::vector<int32_t>> blocks;
+    if (is_partial) blocks = SomeBlocks(c, 100, 39000, 4);
+    ScanOf one(c, {{100, 39000, 1000}}, blocks);
     one.Run(1);
     for (const int num_threads : {2, 3}) {
-      ScanOf many(c, {{100, 39000, 1000}}, fraction);
+      ScanOf many(c, {{100, 39000, 1000}}, blocks);
       many.Run(num_threads);
       for (int h = 0; h < c.num_heads; ++h) {
         ASSERT_EQ(many.tokens(h), one.tokens(h));
@@ -198,21 +215,18 @@ TEST_P(SketchScanTest, ThreadsDoNotChangeTheResult) {
   }
 }
 
-// A staged scan chooses from the best blocks; their scores differ by rounding only.
-TEST_P(SketchScanTest, StagedScanChoosesFromTheBestBlocks) {
+TEST_P(SketchScanTest, PartialScanEqualsScoresOfItsBlocksAndTopK) {
   for (const int bits : {1, 2, 4}) {
     const SketchCase c({.head_dim = 64, .bits = bits}, 20000, 3);
-    for (const float fraction : {0.5f, 0.25f, 0.125f}) {
-      SCOPED_TRACE(testing::Message() << bits << " bits, " << fraction);
+    for (const int every : {1, 2, 5, 40}) {
+      SCOPED_TRACE(testing::Message() << bits << " bits, every " << every);
       constexpr int kBegin = 40, kEnd = 19870, kTop = 300;
-      ScanOf scan(c, {{kBegin, kEnd, kTop}}, fraction);
+      const std::vector<int32_t> blocks = SomeBlocks(c, kBegin, kEnd, every);
+      ScanOf scan(c, {{kBegin, kEnd, kTop}}, blocks);
       for (int repeat = 0; repeat < 2; ++repeat) {
         scan.Run();
         for (int h = 0; h < c.num_heads; ++h) {
-          const std::vector<float> estimates = AllScores(c, h, kBegin, kEnd, true);
-          const std::vector<int32_t> blocks =
-              Best(estimates, static_cast<int>(std::ceil(estimates.size() * fraction)));
-          std::vector<float> scores = AllScores(c, h, kBegin, kEnd, false);
+          const std::vector<float> scores = AllScores(c, h, kBegin, kEnd);
           std::vector<float> kept(scores.size(), -kInf);
           for (const int32_t b : blocks) {
             for (int t = std::max(b * 128, kBegin); t < std::min((b + 1) * 128, kEnd); ++t) {
@@ -221,8 +235,9 @@ TEST_P(SketchScanTest, StagedScanChoosesFromTheBestBlocks) {
           }
           std::vector<int32_t> expected = Best(kept, kTop);
           for (int32_t& token : expected) token += kBegin;
-          for (const int32_t token : scan.tokens(h)) ASSERT_GT(kept[token - kBegin], -kInf);
           ASSERT_EQ(scan.tokens(h).size(), expected.size());
+          for (const int32_t token : scan.tokens(h)) ASSERT_GT(kept[token - kBegin], -kInf);
+          // Queries are rounded for other batches of blocks.
           ASSERT_GE(CommonPart(scan.tokens(h), expected), 0.97);
         }
       }
@@ -230,12 +245,14 @@ TEST_P(SketchScanTest, StagedScanChoosesFromTheBestBlocks) {
   }
 }
 
-TEST_P(SketchScanTest, StagedScanIsNearPlain) {
+TEST_P(SketchScanTest, IsNearPlain) {
   const SketchCase c({.head_dim = 64}, 9000, 3);
-  for (const float fraction : {1.0f, 0.5f, 0.25f}) {
-    SCOPED_TRACE(fraction);
-    ScanOf fast(c, {{200, 8950, 200}}, fraction);
-    ScanOf plain(c, {{200, 8950, 200}}, fraction);
+  for (const int every : {0, 2, 4}) {
+    SCOPED_TRACE(every);
+    std::optional<std::vector<int32_t>> blocks;
+    if (every > 0) blocks = SomeBlocks(c, 200, 8950, every);
+    ScanOf fast(c, {{200, 8950, 200}}, blocks);
+    ScanOf plain(c, {{200, 8950, 200}}, blocks);
     SketchScanPlain(plain.params);
     for (int repeat = 0; repeat < 2; ++repeat) {
       fast.Run();
@@ -247,20 +264,27 @@ TEST_P(SketchScanTest, StagedScanIsNearPlain) {
   }
 }
 
-// However few blocks are kept, they hold k tokens.
-TEST_P(SketchScanTest, StagedScanFindsEnough) {
+// However few the blocks are, and however wrong the guess: all their tokens if k is more.
+TEST_P(SketchScanTest, PartialScanOfFewerThanKTokens) {
   const SketchCase c({.head_dim = 32}, 2000, 2);
-  for (const float block_fraction : {1.0f, 0.01f, 0.001f}) {
-    for (const int k : {1, 15, 16, 17, 500, 1960, 1970, 5000}) {
-      ScanOf scan(c, {{10, 1975, k}}, block_fraction);
+  const std::vector<std::pair<std::vector<int32_t>, int>> cases = {
+      {{}, 0}, {{0}, 118}, {{3}, 128}, {{15}, 55}, {{0, 7, 15}, 301}};
+  for (const auto& [blocks, num_tokens] : cases) {
+    for (const int k : {1, 117, 118, 300, 5000}) {
+      SCOPED_TRACE(testing::Message() << blocks.size() << " blocks, " << k);
+      ScanOf scan(c, {{10, 1975, k}}, blocks);
+      for (SketchScanParams::Head& head : scan.heads) head.threshold = kInf;
       scan.Run();
       for (int h = 0; h < c.num_heads; ++h) {
-        ASSERT_EQ(scan.heads[h].num_selected, std::min(k, 1965)) << k;
+        ASSERT_EQ(scan.heads[h].num_selected, std::min(k, num_tokens));
         const std::vector<int32_t> tokens = scan.tokens(h);
         ASSERT_TRUE(std::is_sorted(tokens.begin(), tokens.end()));
         ASSERT_EQ(std::adjacent_find(tokens.begin(), tokens.end()), tokens.end());
-        ASSERT_GE(tokens.front(), 10);
-        ASSERT_LT(tokens.back(), 1975);
+        for (const int32_t token : tokens) {
+          ASSERT_TRUE(std::binary_search(blocks.begin(), blocks.end(), token / 128)) << token;
+          ASSERT_GE(token, 10);
+          ASSERT_LT(token, 1975);
+        }
       }
     }
   }

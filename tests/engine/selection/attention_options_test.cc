@@ -86,8 +86,8 @@ TEST(AttentionOptionsTest, SettingsNameAPolicyAndKeepTheNumberOfTokens) {
     EXPECT_EQ(AttentionSettingName(*options.setting), name);
     const bool is_fast = name == std::string("fast");
     EXPECT_EQ(params.keys, is_fast ? KeyFormat::kBits1 : KeyFormat::kBits2);
-    EXPECT_EQ(params.scan_fraction, is_fast ? 1.0f / 3 : 1.0f);
-    EXPECT_EQ(params.prediction_interval, 1);
+    EXPECT_EQ(params.scan_fraction, is_fast ? 0.25f : 1.0f);
+    EXPECT_EQ(params.prediction_interval, is_fast ? 8 : 1);
     EXPECT_EQ(params.candidates, 0);
   }
   EXPECT_THAT(std::string(ParseAttentionSetting("slow").status().message()),
@@ -211,6 +211,23 @@ TEST(AttentionOptionsTest, AnOptionThatThePolicyDoesNotUseIsRefusedNamingThoseTh
   }
   EXPECT_GT(refused, 50);
   EXPECT_FALSE(UsesOption(AttentionPolicy::kSketch, "no_such_option"));
+}
+
+TEST(AttentionOptionsTest, PartialScansNeedLowBitKeys) {
+  for (const char* policy : {"tokenbutler", "pca"}) {
+    AttentionOptions options;
+    options.policy = *ParsePolicy(policy);
+    options.scan_fraction = 0.5f;
+    EXPECT_THAT(Error(options),
+                AllOf(HasSubstr("attention.scan_fraction is 0.5 with projected keys"),
+                      HasSubstr("bits1, bits2, bits4")));
+    options.keys = KeyFormat::kBits1;
+    EXPECT_EQ(Resolve(Sketch(), options).scan_fraction, 0.5f);
+    // Another policy's server default is not held against a request that says nothing of it.
+    AttentionOptions of_policy;
+    of_policy.policy = options.policy;
+    EXPECT_EQ(Resolve(WithSetting(AttentionSetting::kFast, Sketch()), of_policy).scan_fraction, 1);
+  }
 }
 
 TEST(AttentionOptionsTest, BoundsAreChecked) {

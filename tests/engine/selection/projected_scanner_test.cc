@@ -204,7 +204,7 @@ TEST(ProjectedScannerTest, PoolsAsItsOptionsSay) {
     ASSERT_EQ(scanner->Prepare(context, kTokens), kTokens);
     ScoredTokens found;
     found.Reset(1, kTokens);
-    scanner->Scan(context, query.data(), 0, kTokens, kTokens, &found);
+    scanner->Scan(context, query.data(), 0, kTokens, kTokens, ScanReach::kAll, &found);
     ASSERT_EQ(found.counts[0], kTokens);
     // In double, from the keys themselves.
     std::vector<std::vector<double>> logits(2);

@@ -19,6 +19,7 @@ class PlantedScanner : public KeyScanner {
  public:
   struct Log {
     std::vector<int> scans;  // per layer
+    int partial_scans = 0;   // of them
     int rescores = 0;
   };
   PlantedScanner(int planted, Log* log) : planted_(planted), log_(log) {
@@ -31,7 +32,11 @@ class PlantedScanner : public KeyScanner {
     return num_written / kBlock * kBlock;
   }
   void Scan(const LayerContext& context, const float*, int begin, int end, int count,
-            ScoredTokens* found) override {
+            ScanReach reach, ScoredTokens* found) override {
+    if (reach == ScanReach::kBestBlocks) {
+      EXPECT_GT(log_->scans[context.layer], 0) << "no scan of all before";
+      ++log_->partial_scans;
+    }
     ++log_->scans[context.layer];
     EXPECT_LE(end, context.context_len / kBlock * kBlock);
     const bool has_planted = planted_ >= begin && planted_ < end;
@@ -159,6 +164,27 @@ TEST_P(ScanningSelectorTest, EveryLayerScansOncePerIntervalAndNoStepCarriesThemA
   }
   EXPECT_THAT(log.scans, ::testing::Each(1));
   EXPECT_EQ(most, (kNumLayers + interval - 1) / interval);
+}
+
+// Nothing is kept from step to step then: the window does not grow.
+TEST_P(ScanningSelectorTest, PartialScansAreMadeAtEveryStepBetween) {
+  AttentionParams params = Params();
+  params.scan_fraction = 0.5f;
+  const int interval = params.prediction_interval;
+  const int prompt = 3 * params.token_budget;
+  PlantedScanner::Log log;
+  ScanningSelector selector(params, kNumLayers, std::make_unique<PlantedScanner>(30, &log));
+  Step(selector, prompt);  // nothing is known: all scan everything
+  EXPECT_EQ(log.partial_scans, 0);
+  for (int step = 1; step <= 2 * interval; ++step) {
+    for (const TokenSelection& selection : Step(selector, prompt + step)) {
+      const absl::Span<const int32_t> tokens = selection.tokens_of(0);
+      EXPECT_EQ(static_cast<int>(tokens.size()), params.token_budget);
+      EXPECT_TRUE(std::binary_search(tokens.begin(), tokens.end(), 30));
+    }
+  }
+  EXPECT_THAT(log.scans, ::testing::Each(1 + 2 * interval));
+  EXPECT_EQ(log.partial_scans, kNumLayers * 2 * (interval - 1));
 }
 
 TEST_P(ScanningSelectorTest, ACloneGoesItsOwnWay) {
