@@ -174,11 +174,10 @@ absl::StatusOr<Report> RunScan(const ScanOptions& o, ComputePool& pool) {
         fmt::print(stderr, "\rscan: group {}, {} bits, {} of the blocks ", group_size, bits,
                    block_fraction);
         std::vector<double> seconds, bandwidths;
-        for (int r = 0; r <= o.repeats; ++r) {
+        for (int r = 0; r < o.repeats; ++r) {
           bandwidths.push_back(probe.Measure());
           scan.MoveQueries();
-          const double s = with_top_k ? scan.Scan(block_fraction, pool) : scan.Scores(pool);
-          if (r > 0) seconds.push_back(s);  // the first one has no threshold
+          seconds.push_back(with_top_k ? scan.Scan(block_fraction, pool) : scan.Scores(pool));
         }
         const double median = Median(seconds), bandwidth = Median(bandwidths);
         const double bytes = scan.bytes(block_fraction);

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 
 #include "absl/types/span.h"
@@ -12,7 +11,8 @@
 namespace tokenbutler {
 
 // Chooses the most important tokens of each KV head by low-bit keys: the tokens that TopK() would
-// choose from SketchScores(), but scores far below the threshold are never written.
+// choose from SketchScores(), but scores below a threshold are never written. The threshold is
+// guessed from the scores of a few blocks; a wrong guess costs a second scan, never the result.
 struct SketchScanParams {
   struct Head {
     SketchedKeys keys;
@@ -27,9 +27,6 @@ struct SketchScanParams {
     int32_t* tokens = nullptr;  // [k + 16] ascending; the last 16 are scratch
     float* scores = nullptr;    // [k] scores of `tokens`, or null
     int num_selected = 0;       // min(k, how many there are)
-    // In: scores below this will not be chosen, if the guess is right; out: the guess for the next
-    // step. A wrong guess costs time, never the result. NaN: no guess.
-    float threshold = std::numeric_limits<float>::quiet_NaN();
   };
   SketchLayout layout;
   int group_size = 1;  // 1 ... 64
@@ -38,13 +35,12 @@ struct SketchScanParams {
   std::byte* workspace = nullptr;  // [SketchScanWorkspaceBytes(heads)], 64-byte aligned
 };
 
-// Bytes of workspace for heads with these ranges. Most of it is touched only when thresholds are
-// missing or wrong.
+// Bytes of workspace for heads with these ranges. Most of it is touched only when a guess is wrong.
 size_t SketchScanWorkspaceBytes(absl::Span<const SketchScanParams::Head> heads);
 
-// The result depends neither on the number of threads nor on `threshold`.
+// The result does not depend on the number of threads.
 void SketchScan(const SketchScanParams& params, ComputePool& pool);
-// The specification. Leaves `threshold` alone; uses no workspace.
+// The specification. Uses no workspace.
 void SketchScanPlain(const SketchScanParams& params);
 
 }  // namespace tokenbutler

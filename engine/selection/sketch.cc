@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -47,8 +46,6 @@ class SketchScanner : public KeyScanner {
     Layer& layer = layers_[context.layer];
     const bool only_best = reach == ScanReach::kBestBlocks && layer.best_blocks.has_ranking();
     if (only_best) layer.best_blocks.AddUpTo((end - 1) / sketch_.block_size + 1);
-    std::vector<float>& thresholds = layer.thresholds[only_best ? 1 : 0];
-    thresholds.resize(static_cast<size_t>(num_kv_heads_), std::numeric_limits<float>::quiet_NaN());
     const size_t room = static_cast<size_t>(count) + kScratchTokens;
     tokens_.resize(num_kv_heads_ * room);
     scans_.resize(static_cast<size_t>(num_kv_heads_));
@@ -63,8 +60,7 @@ class SketchScanner : public KeyScanner {
                    .end = end,
                    .k = count,
                    .tokens = tokens_.data() + h * room,
-                   .scores = found->scores.data() + static_cast<size_t>(h) * found->capacity,
-                   .threshold = thresholds[h]};
+                   .scores = found->scores.data() + static_cast<size_t>(h) * found->capacity};
       if (only_best) scans_[h].blocks = layer.best_blocks.of(h);
     }
     SketchScan({.layout = sketch_,
@@ -74,7 +70,6 @@ class SketchScanner : public KeyScanner {
                 .workspace = workspace_.Reserve(SketchScanWorkspaceBytes(scans_))},
                *context.pool);
     for (int h = 0; h < num_kv_heads_; ++h) {
-      thresholds[h] = scans_[h].threshold;
       found->counts[h] = scans_[h].num_selected;
       std::copy_n(scans_[h].tokens, scans_[h].num_selected,
                   found->tokens.data() + static_cast<size_t>(h) * found->capacity);
@@ -88,10 +83,7 @@ class SketchScanner : public KeyScanner {
   static constexpr int kScratchTokens = 16;  // behind SketchScan's tokens
 
   struct Layer {
-    int num_sketched = 0;  // full blocks with a record
-    // Per KV head: SketchScan's guess for the next scan, of all tokens and of the best blocks,
-    // which are fewer and have a lower one.
-    std::vector<float> thresholds[2];
+    int num_sketched = 0;    // full blocks with a record
     BestBlocks best_blocks;  // as of the last scan of all; scan_fraction_ < 1
   };
 

@@ -34,13 +34,15 @@ void ForEachPiece(const SketchScoresParams& p, ComputePool& pool, const Fn& fn) 
 
 void SketchScores(const SketchScoresParams& p, ComputePool& pool) {
   ForEachPiece(p, pool, [](SketchPass& pass, const SketchScoresParams::Head& head, int piece) {
-    pass.ScoreAll(piece, [&](const SketchPass::Scores& batch) {
+    pass.TakePiece(piece);
+    for (int b = 0; b < pass.num_batches(); ++b) {
+      const SketchPass::Scores batch = pass.ScoreBatch(b, /*threshold=*/0);
       const int position = batch.positions[0];
       const int begin = std::max(position, head.begin);
       const int end = std::min(position + batch.num_tiles * 16, head.end);
       std::copy(batch.scores + (begin - position), batch.scores + (end - position),
                 head.scores + (begin - head.begin));
-    });
+    }
   });
 }
 

@@ -1,23 +1,25 @@
 #include "engine/kernels/cpu/sketch_pass.h"
 
+#include <algorithm>
+
 #include "engine/kernels/kernel_target.h"
 
 namespace tokenbutler {
 namespace {
 
-void Round(const SketchLayout& layout, const SketchHeads& heads, const std::byte* const* records,
-           int num_blocks, SketchRounding rounding, RoundedQueries* rounded) {
-  if (KernelTarget() >= CpuTarget::kAvx512 && HasVnni()) {
-    return RoundQueriesVnni(layout, heads, records, num_blocks, rounding, rounded);
-  }
-  RoundQueries(layout, heads, records, num_blocks, rounded);
-}
-
+bool UsesVnni() { return KernelTarget() >= CpuTarget::kAvx512 && HasVnni(); }
 bool UsesTables(int bits) { return bits == 1 && KernelTarget() >= CpuTarget::kAvx512 && HasVbmi(); }
 
+void Round(const SketchLayout& layout, const SketchHeads& heads, const std::byte* const* records,
+           int num_blocks, RoundedQueries* rounded) {
+  if (!UsesVnni()) return RoundQueries(layout, heads, records, num_blocks, rounded);
+  const auto rounding = UsesTables(layout.bits) ? SketchRounding::kTables : SketchRounding::kScores;
+  RoundQueriesVnni(layout, heads, records, num_blocks, rounding, rounded);
+}
+
 void ScoreTiles(const SketchTiles& tiles) {
-  if (UsesTables(tiles.bits)) return ScoreTilesVbmi(tiles);
-  if (KernelTarget() >= CpuTarget::kAvx512 && HasVnni()) return ScoreTilesVnni(tiles);
+  if (UsesTables(tiles.layout->bits)) return ScoreTilesVbmi(tiles);
+  if (UsesVnni()) return ScoreTilesVnni(tiles);
   if (KernelTarget() >= CpuTarget::kAvx2) return ScoreTilesAvx2(tiles);
   ScoreTilesPortable(tiles);
 }
@@ -27,12 +29,7 @@ void ScoreTiles(const SketchTiles& tiles) {
 SketchPass::SketchPass(const SketchLayout& layout, int group_size, float softmax_scale,
                        const SketchedKeys& keys, const float* queries, const float* lse, int begin,
                        int end)
-    : layout_(layout),
-      keys_(keys),
-      begin_(begin),
-      end_(end),
-      sub_blocks_(layout.sub_blocks()),
-      tile_bytes_(layout.sub_block_bytes()) {
+    : layout_(layout), keys_(keys), begin_(begin), end_(end) {
   for (int first = 0; first < group_size; first += kSketchHeads) {
     SketchHeads& group = groups_[num_groups_++];
     group.num_heads = std::min(kSketchHeads, group_size - first);
@@ -46,30 +43,70 @@ SketchPass::SketchPass(const SketchLayout& layout, int group_size, float softmax
   }
 }
 
-void SketchPass::EndLists() {
-  if (num_blocks_ == 0) return;
-  std::fill_n(records_ + num_blocks_, kSketchBatchBlocks, records_[num_blocks_ - 1]);
-  if (num_tiles_ == 0) return;
-  std::fill_n(tiles_ + num_tiles_, kSketchSmallTilesAhead, tiles_[num_tiles_ - 1]);
+void SketchPass::TakePiece(int piece) {
+  const int piece_blocks = PieceBlocks(layout_);
+  const int from = std::max(piece * piece_blocks, begin_ / layout_.block_size);
+  const int to = std::min((piece + 1) * piece_blocks, (end_ - 1) / layout_.block_size + 1);
+  num_blocks_ = 0;
+  for (int block = from; block < to; ++block) AddBlock(block);
+  EndBlocks();
 }
 
-void SketchPass::ScoreBatch(int first_block, int num_blocks, int first_tile) {
-  const auto rounding =
-      UsesTables(layout_.bits) ? SketchRounding::kTables : SketchRounding::kScores;
+void SketchPass::TakeBlocks(const int32_t* blocks, int num_blocks) {
+  num_blocks_ = 0;
+  for (int i = 0; i < num_blocks; ++i) AddBlock(blocks[i]);
+  EndBlocks();
+}
+
+void SketchPass::EndBlocks() {
+  if (num_blocks_ == 0) return;
+  std::fill_n(records_ + num_blocks_, kSketchBatchBlocks, records_[num_blocks_ - 1]);
+}
+
+SketchPass::Scores SketchPass::ScoreBatch(int batch, float threshold) {
+  const std::byte* const* records = records_ + batch * kSketchBatchBlocks;
+  const int num_blocks = NumBlocks(batch);
   for (int group = 0; group < num_groups_; ++group) {
-    Round(layout_, groups_[group], records_ + first_block, num_blocks, rounding, &rounded_);
-    ScoreTiles({.padded_dim = layout_.padded_dim(),
-                .bits = layout_.bits,
+    Round(layout_, groups_[group], records, num_blocks, &rounded_);
+    ScoreTiles({.layout = &layout_,
                 .num_heads = groups_[group].num_heads,
                 .num_blocks = num_blocks,
-                .tiles_of_block = tiles_of_block_ + first_block,
-                .tiles = tiles_ + first_tile,
-                .fetch = records_ + first_block + num_blocks,
-                .fetch_bytes = static_cast<int>(layout_.codes_offset()),
+                .records = records,
                 .queries = &rounded_,
                 .accumulate = group > 0,
-                .scores = scores_});
+                .threshold = threshold,
+                .scores = scores_,
+                .passed = passed_});
   }
+  const int sub_blocks = layout_.sub_blocks(), num_tiles = num_blocks * sub_blocks;
+  for (int b = 0; b < num_blocks; ++b) {
+    const int position = blocks_[batch * kSketchBatchBlocks + b] * layout_.block_size;
+    int32_t* positions = positions_ + b * sub_blocks;
+    for (int s = 0; s < sub_blocks; ++s)
+      positions[s] = position + s * SketchLayout::kSubBlockTokens;
+  }
+  // Takes back what passed outside the range: of a few tiles at either end.
+  for (int i = 0; i < num_tiles && positions_[i] < begin_; ++i) {
+    const int outside = begin_ - positions_[i];
+    passed_[i] &= outside >= SketchLayout::kSubBlockTokens ? 0 : 0xffff << outside;
+  }
+  for (int i = num_tiles - 1; i >= 0 && positions_[i] + SketchLayout::kSubBlockTokens > end_; --i) {
+    const int inside = end_ - positions_[i];
+    passed_[i] &= inside <= 0 ? 0 : (1 << inside) - 1;
+  }
+  return {.scores = scores_, .passed = passed_, .positions = positions_, .num_tiles = num_tiles};
+}
+
+int CollectPassed(const SketchPass::Scores& batch, float* scores, int32_t* positions) {
+  constexpr int kTileTokens = SketchLayout::kSubBlockTokens;
+  uint16_t list[SketchPass::kMaxBatchTokens + 32];
+  const bool has_vbmi = KernelTarget() >= CpuTarget::kAvx512 && HasVbmi();
+  const int count = (has_vbmi ? ListPassedVbmi : ListPassed)(batch.passed, batch.num_tiles, list);
+  for (int i = 0; i < count; ++i) {
+    scores[i] = batch.scores[list[i]];
+    positions[i] = batch.positions[list[i] / kTileTokens] + list[i] % kTileTokens;
+  }
+  return count;
 }
 
 }  // namespace tokenbutler

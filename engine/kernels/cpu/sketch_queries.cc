@@ -113,36 +113,6 @@ void RoundQueriesVectors(const SketchLayout& layout, const SketchHeads& heads,
   }
 }
 
-int CollectVectors(const float* scores, const int32_t* positions, int num_tiles, int begin, int end,
-                   float threshold, float* out_scores, int32_t* out_positions) {
-  const hn::CappedTag<float, 16> d;
-  const hn::RebindToSigned<decltype(d)> di;
-  const int lanes = static_cast<int>(hn::Lanes(d));
-  const auto limit = hn::Set(d, threshold);
-  const auto iota = hn::Iota(di, 0);
-  int count = 0;
-  for (int tile = 0; tile < num_tiles; ++tile, scores += 16) {
-    const int position = positions[tile];
-    if (HWY_UNLIKELY(position < begin || position + 16 > end)) {
-      for (int i = 0; i < 16; ++i) {
-        if (position + i < begin || position + i >= end || scores[i] < threshold) continue;
-        out_scores[count] = scores[i];
-        out_positions[count++] = position + i;
-      }
-      continue;
-    }
-    for (int i = 0; i < 16; i += lanes) {
-      const auto v = hn::Load(d, scores + i);
-      const auto kept = hn::Not(hn::Lt(v, limit));  // NaN too
-      hn::StoreU(hn::Compress(v, kept), d, out_scores + count);
-      hn::StoreU(hn::Compress(hn::Add(iota, hn::Set(di, position + i)), hn::RebindMask(di, kept)),
-                 di, out_positions + count);
-      count += static_cast<int>(hn::CountTrue(d, kept));
-    }
-  }
-  return count;
-}
-
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE
 }  // namespace tokenbutler
@@ -152,17 +122,10 @@ HWY_AFTER_NAMESPACE();
 namespace tokenbutler {
 
 HWY_EXPORT(RoundQueriesVectors);
-HWY_EXPORT(CollectVectors);
 
 void RoundQueries(const SketchLayout& layout, const SketchHeads& heads,
                   const std::byte* const* records, int num_blocks, RoundedQueries* rounded) {
   HWY_DYNAMIC_DISPATCH(RoundQueriesVectors)(layout, heads, records, num_blocks, rounded);
-}
-
-int CollectAbove(const float* scores, const int32_t* positions, int num_tiles, int begin, int end,
-                 float threshold, float* out_scores, int32_t* out_positions) {
-  return HWY_DYNAMIC_DISPATCH(CollectVectors)(scores, positions, num_tiles, begin, end, threshold,
-                                              out_scores, out_positions);
 }
 
 }  // namespace tokenbutler

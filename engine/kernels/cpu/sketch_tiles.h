@@ -14,10 +14,8 @@ constexpr int kSketchHeads = 8;
 // Blocks whose queries are rounded together.
 constexpr int kSketchBatchBlocks = 8;
 constexpr int kSketchMaxDim = 256;
-// Tiles that a kernel fetches ahead.
-constexpr int kSketchTilesAhead = 32;
-// The same of small tiles; entries of `tiles` beyond the last that must be readable.
-constexpr int kSketchSmallTilesAhead = 48;
+// Blocks whose codes a kernel begins to load before it scores them.
+constexpr int kSketchBlocksAhead = 4;
 
 // Up to kSketchHeads query heads, times softmax_scale, and their lse.
 struct SketchHeads {
@@ -56,26 +54,33 @@ void RoundQueriesVnni(const SketchLayout& layout, const SketchHeads& heads,
                       const std::byte* const* records, int num_blocks, SketchRounding rounding,
                       RoundedQueries* rounded);  // REQUIRES: HasVnni()
 
-// Scores that are not below `threshold`, NaN included, and what positions they have, in order:
-// tile i holds positions [positions[i], positions[i] + 16), of which those within [begin, end)
-// count. The outputs have room for 16 more than are written. Returns how many.
-int CollectAbove(const float* scores, const int32_t* positions, int num_tiles, int begin, int end,
-                 float threshold, float* out_scores, int32_t* out_positions);
+// Bit t: scores[t] of a tile is not below `threshold`. NaN is not.
+inline uint16_t PassedOf(const float* scores, float threshold) {
+  unsigned passed = 0;
+  for (int t = 0; t < SketchLayout::kSubBlockTokens; ++t) {
+    passed |= static_cast<unsigned>(!(scores[t] < threshold)) << t;
+  }
+  return static_cast<uint16_t>(passed);
+}
 
-// Some tiles of each of up to kSketchBatchBlocks blocks, one after the other.
+// Writes 16 i + t for each bit t of passed[i], ascending, and returns how many. `out` has room for
+// 32 more. REQUIRES: num_tiles <= 4096.
+int ListPassed(const uint16_t* passed, int num_tiles, uint16_t* out);
+int ListPassedVbmi(const uint16_t* passed, int num_tiles, uint16_t* out);  // REQUIRES: HasVbmi()
+
+// The tiles of up to kSketchBatchBlocks blocks.
 struct SketchTiles {
-  int padded_dim = 0;
-  int bits = 0;
+  const SketchLayout* layout = nullptr;
   int num_heads = 0;
   int num_blocks = 0;
-  const int* tiles_of_block = nullptr;      // [num_blocks]
-  const std::byte* const* tiles = nullptr;  // [sum of tiles_of_block + kSketchSmallTilesAhead]
-  // Records whose first fetch_bytes a kernel begins to load meanwhile: one per block.
-  const std::byte* const* fetch = nullptr;  // [num_blocks]
-  int fetch_bytes = 0;
+  // [num_blocks + kSketchBatchBlocks]: kernels begin to load the scales of the block
+  // kSketchBatchBlocks after the one they score, and the codes of that kSketchBlocksAhead after it.
+  const std::byte* const* records = nullptr;
   const RoundedQueries* queries = nullptr;
-  bool accumulate = false;  // scores become the maximum of themselves and the new ones
-  float* scores = nullptr;  // [16 * sum of tiles_of_block], 64-byte aligned
+  bool accumulate = false;     // scores become the maximum of themselves and the new ones
+  float threshold = 0;         // for `passed`
+  float* scores = nullptr;     // [num_blocks * block_size], 64-byte aligned
+  uint16_t* passed = nullptr;  // [num_blocks * sub_blocks]: PassedOf each tile
 };
 void ScoreTilesPortable(const SketchTiles& tiles);
 void ScoreTilesAvx2(const SketchTiles& tiles);  // REQUIRES: KernelTarget() >= kAvx2
@@ -84,7 +89,7 @@ void ScoreTilesVnni(const SketchTiles& tiles);  // REQUIRES: HasVnni()
 void ScoreTilesVbmi(const SketchTiles& tiles);
 // AVX-512 VNNI (vpdpbusd) is there, which no CpuTarget tells.
 bool HasVnni();
-// AVX-512 VBMI (vpermb) as well, and AllowVbmi(false) was not called last.
+// AVX-512 VBMI (vpermb) and VBMI2 (vpcompressw) as well, and AllowVbmi(false) was not called last.
 bool HasVbmi();
 // For tests: false lets a machine with VBMI do as one without. Call it while no kernel runs.
 void AllowVbmi(bool allowed);

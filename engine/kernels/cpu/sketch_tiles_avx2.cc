@@ -18,10 +18,10 @@ constexpr int kMaxSteps = kSketchMaxDim / 4;
 [[TOKENBUTLER_AVX2, gnu::always_inline]] inline void Unpack(const SketchTiles& p,
                                                             const std::byte* tile,
                                                             __m256i codes[kMaxSteps][2]) {
-  const int fields = 8 / p.bits;
-  const int num_lines = p.padded_dim / (4 * fields);
-  const __m256i mask = _mm256_set1_epi8(static_cast<char>((1 << p.bits) - 1));
-  const __m128i shift = _mm_cvtsi32_si128(p.bits);
+  const int bits = p.layout->bits, fields = 8 / bits;
+  const int num_lines = p.layout->padded_dim() / (4 * fields);
+  const __m256i mask = _mm256_set1_epi8(static_cast<char>((1 << bits) - 1));
+  const __m128i shift = _mm_cvtsi32_si128(bits);
   for (int i = 0; i < num_lines; ++i) {
     for (int half = 0; half < 2; ++half) {
       __m256i line = _mm256_load_si256(reinterpret_cast<const __m256i*>(tile + i * 64 + half * 32));
@@ -38,7 +38,7 @@ constexpr int kMaxSteps = kSketchMaxDim / 4;
                                                                float* scores) {
   __m256i codes[kMaxSteps][2];
   Unpack(p, tile, codes);
-  const int num_steps = p.padded_dim / 4;
+  const int num_steps = p.layout->padded_dim() / 4;
   const __m256i ones = _mm256_set1_epi16(1);
   for (int h = 0; h < p.num_heads; ++h) {
     const int8_t* query = p.queries->codes[block][h];
@@ -69,16 +69,21 @@ constexpr int kMaxSteps = kSketchMaxDim / 4;
 }  // namespace
 
 [[TOKENBUTLER_AVX2]] void ScoreTilesAvx2(const SketchTiles& p) {
-  const std::byte* const* tile = p.tiles;
-  float* scores = p.scores;
-  const size_t tile_bytes = static_cast<size_t>(p.padded_dim) * p.bits * 2;
-  for (int block = 0; block < p.num_blocks; ++block) {
-    for (int t = 0; t < p.tiles_of_block[block]; ++t, ++tile, scores += kSketchLanes) {
-      for (size_t at = 0; at < tile_bytes; at += 64) {
-        __builtin_prefetch(tile[kSketchTilesAhead - 1] + at);
-      }
-      ScoreTile(p, block, *tile, scores);
-    }
+  const int sub_blocks = p.layout->sub_blocks();
+  const size_t codes_offset = p.layout->codes_offset(), tile_bytes = p.layout->sub_block_bytes();
+  const __m256 threshold = _mm256_set1_ps(p.threshold);
+  for (int tile = 0; tile < p.num_blocks * sub_blocks; ++tile) {
+    const int block = tile / sub_blocks;
+    const size_t offset = codes_offset + tile % sub_blocks * tile_bytes;
+    const std::byte* ahead = p.records[block + kSketchBlocksAhead] + offset;
+    for (size_t at = 0; at < tile_bytes; at += 64) __builtin_prefetch(ahead + at);
+    float* scores = p.scores + tile * kSketchLanes;
+    ScoreTile(p, block, p.records[block] + offset, scores);
+    const int low =
+        _mm256_movemask_ps(_mm256_cmp_ps(_mm256_load_ps(scores), threshold, _CMP_NLT_UQ));
+    const int high =
+        _mm256_movemask_ps(_mm256_cmp_ps(_mm256_load_ps(scores + 8), threshold, _CMP_NLT_UQ));
+    p.passed[tile] = static_cast<uint16_t>(low | high << 8);
   }
 }
 

@@ -25,13 +25,13 @@ constexpr int kSketchLanes = 16;
 [[gnu::always_inline]] inline void ScoreTileGeneric(const SketchTiles& p, int block,
                                                     const std::byte* tile, float* scores) {
   const auto* lines = reinterpret_cast<const uint8_t*>(tile);
-  const int fields = 8 / p.bits, mask = (1 << p.bits) - 1;
+  const int bits = p.layout->bits, fields = 8 / bits, mask = (1 << bits) - 1;
   for (int h = 0; h < p.num_heads; ++h) {
     const int8_t* query = p.queries->codes[block][h];
     int sums[kSketchLanes] = {};
-    for (int c = 0; c < p.padded_dim; c += 4) {
+    for (int c = 0; c < p.layout->padded_dim(); c += 4) {
       const int group = c / 4;
-      AddDots(lines + group / fields * 64, group % fields * p.bits, mask, query + c, sums);
+      AddDots(lines + group / fields * 64, group % fields * bits, mask, query + c, sums);
     }
     const float factor = p.queries->factors[block][h], base = p.queries->bases[block][h];
     for (int lane = 0; lane < kSketchLanes; ++lane) {

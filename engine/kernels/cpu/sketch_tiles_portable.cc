@@ -1,15 +1,29 @@
+#include <bit>
+
 #include "engine/kernels/cpu/sketch_tiles_generic.h"
 
 namespace tokenbutler {
 
 void ScoreTilesPortable(const SketchTiles& p) {
-  const std::byte* const* tile = p.tiles;
-  float* scores = p.scores;
-  for (int block = 0; block < p.num_blocks; ++block) {
-    for (int t = 0; t < p.tiles_of_block[block]; ++t, ++tile, scores += kSketchLanes) {
-      ScoreTileGeneric(p, block, *tile, scores);
+  const SketchLayout& layout = *p.layout;
+  for (int tile = 0; tile < p.num_blocks * layout.sub_blocks(); ++tile) {
+    const int block = tile / layout.sub_blocks(), in_block = tile % layout.sub_blocks();
+    float* scores = p.scores + tile * kSketchLanes;
+    ScoreTileGeneric(p, block,
+                     p.records[block] + layout.codes_offset() + in_block * layout.sub_block_bytes(),
+                     scores);
+    p.passed[tile] = PassedOf(scores, p.threshold);
+  }
+}
+
+int ListPassed(const uint16_t* passed, int num_tiles, uint16_t* out) {
+  int count = 0;
+  for (int tile = 0; tile < num_tiles; ++tile) {
+    for (unsigned bits = passed[tile]; bits != 0; bits &= bits - 1) {
+      out[count++] = static_cast<uint16_t>(tile * kSketchLanes + std::countr_zero(bits));
     }
   }
+  return count;
 }
 
 }  // namespace tokenbutler

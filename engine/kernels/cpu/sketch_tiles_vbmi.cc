@@ -2,6 +2,7 @@
 // table of their sums, so that one instruction looks up what vpdpbusd would need four for. Counting
 // the bits of planes (vpopcntdq) takes more instructions than vpdpbusd: and, popcnt and shifted add
 // for each bit of the queries.
+#include <array>
 #include <atomic>
 
 #include "engine/kernels/cpu/sketch_tiles.h"
@@ -9,7 +10,8 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#define TOKENBUTLER_VBMI gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,fma")
+#define TOKENBUTLER_VBMI \
+  gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx512vbmi2,fma")
 
 namespace tokenbutler {
 namespace {
@@ -79,7 +81,7 @@ template <int kHeads>
 [[TOKENBUTLER_VBMI, gnu::always_inline]] inline void MakeTables(const SketchTiles& p, int block,
                                                                 SumTables* tables) {
   for (int h = 0; h < kHeads; ++h) {
-    for (int c = 0; c < p.padded_dim; c += 4 * kTableChannels) {
+    for (int c = 0; c < p.layout->padded_dim(); c += 4 * kTableChannels) {
       MakeFourTables(p.queries->codes[block][h] + c, tables->sums[h] + c / kTableChannels);
     }
   }
@@ -91,19 +93,20 @@ template <int kHeads>
   return *static_cast<const volatile __m512i*>(from);
 }
 
-// Scores some tiles of a block: tables are loaded once for all. kLines: how many each tile has, or
-// 0 for any number.
+// Scores some tiles of a block from `tile` on: tables are loaded once for all. kLines: how many
+// each tile has, or 0 for any number. `offset`: of the first tile's codes in a record.
 template <int kHeads, int kLines, int kTiles>
 [[TOKENBUTLER_VBMI, gnu::always_inline]] inline void ScoreSome(const SketchTiles& p, int block,
-                                                               const SumTables& tables,
-                                                               const std::byte* const* tiles,
-                                                               float* scores) {
+                                                               const SumTables& tables, int tile,
+                                                               size_t offset) {
   const __m512i nibble = _mm512_set1_epi8(15);
   const __m512i table_of_byte = _mm512_set1_epi32(0x30201000);
   const __m512i ones = _mm512_set1_epi8(1);
   const __m512i begin = _mm512_castps_si512(_mm512_set1_ps(kSketchSumBase));
   constexpr int kAndOr = 0xea;  // (a & b) | c
-  const int num_lines = kLines == 0 ? p.padded_dim / (2 * kTableChannels) : kLines;
+  const int num_lines = kLines == 0 ? p.layout->padded_dim() / (2 * kTableChannels) : kLines;
+  const std::byte* codes_at = p.records[block] + offset;
+  const std::byte* ahead = p.records[block + kSketchBlocksAhead] + offset;
   __m512i sums[kHeads][kTiles];
   for (int h = 0; h < kHeads; ++h) {
     for (int t = 0; t < kTiles; ++t) sums[h][t] = begin;
@@ -112,8 +115,9 @@ template <int kHeads, int kLines, int kTiles>
   for (int i = 0; i < num_lines; ++i) {
     __m512i entries[2][kTiles];
     for (int t = 0; t < kTiles; ++t) {
-      const __m512i line = LoadOnce(tiles[t] + i * kLineBytes);
-      __builtin_prefetch(tiles[t + kSketchSmallTilesAhead - kTiles] + i * kLineBytes);
+      const int at = (t * num_lines + i) * kLineBytes;
+      const __m512i line = LoadOnce(codes_at + at);
+      __builtin_prefetch(ahead + at);
       entries[0][t] = _mm512_ternarylogic_epi32(line, nibble, table_of_byte, kAndOr);
       entries[1][t] =
           _mm512_ternarylogic_epi32(_mm512_srli_epi16(line, 4), nibble, table_of_byte, kAndOr);
@@ -141,31 +145,30 @@ template <int kHeads, int kLines, int kTiles>
     }
   }
   for (int t = 0; t < kTiles; ++t) {
-    float* out = scores + t * kTokens;
+    float* out = p.scores + (tile + t) * kTokens;
     if (p.accumulate) best[t] = _mm512_maskz_max_ps(0xffff, best[t], _mm512_load_ps(out));
     _mm512_store_ps(out, best[t]);
+    p.passed[tile + t] = _mm512_cmp_ps_mask(best[t], _mm512_set1_ps(p.threshold), _CMP_NLT_UQ);
   }
 }
 
 template <int kHeads, int kLines>
 [[TOKENBUTLER_VBMI]] void ScoreTilesOf(const SketchTiles& p) {
-  const std::byte* const* tiles = p.tiles;
-  float* scores = p.scores;
+  const int num_tiles = p.layout->sub_blocks();
+  const size_t codes_offset = p.layout->codes_offset(), tile_bytes = p.layout->sub_block_bytes();
   SumTables tables;
   for (int block = 0; block < p.num_blocks; ++block) {
-    const int num_tiles = p.tiles_of_block[block];
-    for (int at = 0; at < p.fetch_bytes; at += kLineBytes) __builtin_prefetch(p.fetch[block] + at);
-    if (num_tiles == 0) continue;
+    const std::byte* fetch = p.records[block + kSketchBatchBlocks];
+    for (size_t at = 0; at < codes_offset; at += kLineBytes) __builtin_prefetch(fetch + at);
+    const int tile = block * num_tiles;
     MakeTables<kHeads>(p, block, &tables);
     int t = 0;
     for (; t + 2 <= num_tiles; t += 2) {
-      ScoreSome<kHeads, kLines, 2>(p, block, tables, tiles + t, scores + t * kTokens);
+      ScoreSome<kHeads, kLines, 2>(p, block, tables, tile + t, codes_offset + t * tile_bytes);
     }
     if (t < num_tiles) {
-      ScoreSome<kHeads, kLines, 1>(p, block, tables, tiles + t, scores + t * kTokens);
+      ScoreSome<kHeads, kLines, 1>(p, block, tables, tile + t, codes_offset + t * tile_bytes);
     }
-    tiles += num_tiles;
-    scores += num_tiles * kTokens;
   }
 }
 
@@ -179,7 +182,10 @@ void ScoreTilesOfLines(const SketchTiles& p) {
   kScores[p.num_heads - 1](p);
 }
 
-bool FindVbmi() { return HasVnni() && __builtin_cpu_supports("avx512vbmi") != 0; }
+bool FindVbmi() {
+  return HasVnni() && __builtin_cpu_supports("avx512vbmi") != 0 &&
+         __builtin_cpu_supports("avx512vbmi2") != 0;
+}
 
 std::atomic<bool>& Vbmi() {
   static std::atomic<bool> vbmi{FindVbmi()};
@@ -189,8 +195,27 @@ std::atomic<bool>& Vbmi() {
 }  // namespace
 
 void ScoreTilesVbmi(const SketchTiles& p) {
-  if (p.padded_dim == 64) return ScoreTilesOfLines<2>(p);
+  if (p.layout->padded_dim() == 64) return ScoreTilesOfLines<2>(p);
   ScoreTilesOfLines<0>(p);
+}
+
+[[TOKENBUTLER_VBMI]] int ListPassedVbmi(const uint16_t* passed, int num_tiles, uint16_t* out) {
+  alignas(64) static constexpr auto kIota = [] {
+    std::array<uint16_t, 2 * kTokens> iota{};
+    for (int i = 0; i < 2 * kTokens; ++i) iota[i] = static_cast<uint16_t>(i);
+    return iota;
+  }();
+  __m512i indices = _mm512_load_si512(kIota.data());
+  const __m512i step = _mm512_set1_epi16(2 * kTokens);
+  int count = 0;
+  for (int tile = 0; tile < num_tiles; tile += 2) {
+    uint32_t mask = passed[tile];
+    if (tile + 1 < num_tiles) __builtin_memcpy(&mask, passed + tile, 4);
+    _mm512_storeu_si512(out + count, _mm512_maskz_compress_epi16(mask, indices));
+    count += __builtin_popcount(mask);
+    indices = _mm512_add_epi16(indices, step);
+  }
+  return count;
 }
 
 bool HasVbmi() { return Vbmi().load(std::memory_order_relaxed); }
@@ -204,6 +229,7 @@ void AllowVbmi(bool allowed) { Vbmi().store(allowed && FindVbmi(), std::memory_o
 namespace tokenbutler {
 
 void ScoreTilesVbmi(const SketchTiles&) {}
+int ListPassedVbmi(const uint16_t*, int, uint16_t*) { return 0; }
 bool HasVbmi() { return false; }
 void AllowVbmi(bool) {}
 

@@ -15,10 +15,6 @@ namespace {
 constexpr int kTokens = 16;  // of a tile
 constexpr int kLineBytes = 64;
 
-inline void Fetch(const std::byte* from, int bytes) {
-  for (int at = 0; at < bytes; at += kLineBytes) __builtin_prefetch(from + at);
-}
-
 // Field `n` of each byte of a line: the codes of 4 channels of 16 tokens.
 template <int kBits>
 [[TOKENBUTLER_VNNI, gnu::always_inline]] inline __m512i Field(__m512i line, int n) {
@@ -27,24 +23,26 @@ template <int kBits>
   return _mm512_and_si512(shifted, mask);
 }
 
-// Scores two tiles of a block with the same rounded queries: these are loaded once for both. Or
-// one, where a block has an odd number.
+// Scores two tiles of a block from `tile` on with the same rounded queries: these are loaded once
+// for both. Or one, where a block has an odd number. `offset`: of the tile's codes in a record.
 template <int kBits, int kHeads, int kTiles>
 [[TOKENBUTLER_VNNI, gnu::always_inline]] inline void ScoreSome(const SketchTiles& p, int block,
-                                                               const std::byte* const* tiles,
-                                                               float* scores) {
+                                                               int tile, size_t offset) {
   constexpr int kFields = 8 / kBits;
   const int8_t* queries = p.queries->codes[block][0];
   __m512i sums[kHeads][kTiles];
   for (int h = 0; h < kHeads; ++h) {
     for (int t = 0; t < kTiles; ++t) sums[h][t] = _mm512_setzero_si512();
   }
-  const int num_lines = p.padded_dim / (4 * kFields);
+  const int num_lines = p.layout->padded_dim() / (4 * kFields);
+  const std::byte* codes_at = p.records[block] + offset;
+  const std::byte* ahead = p.records[block + kSketchBlocksAhead] + offset;
   for (int i = 0; i < num_lines; ++i) {
     __m512i lines[kTiles];
     for (int t = 0; t < kTiles; ++t) {
-      lines[t] = _mm512_load_si512(tiles[t] + i * kLineBytes);
-      __builtin_prefetch(tiles[t + kSketchTilesAhead - kTiles] + i * kLineBytes);
+      const int at = (t * num_lines + i) * kLineBytes;
+      lines[t] = _mm512_load_si512(codes_at + at);
+      __builtin_prefetch(ahead + at);
     }
 #pragma GCC unroll 8
     for (int n = 0; n < kFields; ++n) {
@@ -70,26 +68,30 @@ template <int kBits, int kHeads, int kTiles>
                                            _mm512_set1_ps(p.queries->bases[block][h]));
       best = h == 0 ? score : _mm512_maskz_max_ps(0xffff, best, score);
     }
-    float* out = scores + t * kTokens;
+    float* out = p.scores + (tile + t) * kTokens;
     if (p.accumulate) best = _mm512_maskz_max_ps(0xffff, best, _mm512_load_ps(out));
     _mm512_store_ps(out, best);
+    p.passed[tile + t] = _mm512_cmp_ps_mask(best, _mm512_set1_ps(p.threshold), _CMP_NLT_UQ);
   }
 }
 
 template <int kBits, int kHeads>
 [[TOKENBUTLER_VNNI]] void ScoreTilesOf(const SketchTiles& p) {
-  const std::byte* const* tiles = p.tiles;
-  float* scores = p.scores;
+  const int num_tiles = p.layout->sub_blocks();
+  const size_t codes_offset = p.layout->codes_offset(), tile_bytes = p.layout->sub_block_bytes();
   for (int block = 0; block < p.num_blocks; ++block) {
-    const int num_tiles = p.tiles_of_block[block];
-    Fetch(p.fetch[block], p.fetch_bytes);
+    const std::byte* fetch = p.records[block + kSketchBatchBlocks];
+    for (size_t at = 0; at < codes_offset; at += kLineBytes) __builtin_prefetch(fetch + at);
     int t = 0;
-    for (; t + 2 <= num_tiles; t += 2) {
-      ScoreSome<kBits, kHeads, 2>(p, block, tiles + t, scores + t * kTokens);
+    for (; kHeads <= 3 && t + 4 <= num_tiles; t += 4) {
+      ScoreSome<kBits, kHeads, 4>(p, block, block * num_tiles + t, codes_offset + t * tile_bytes);
     }
-    if (t < num_tiles) ScoreSome<kBits, kHeads, 1>(p, block, tiles + t, scores + t * kTokens);
-    tiles += num_tiles;
-    scores += num_tiles * kTokens;
+    for (; t + 2 <= num_tiles; t += 2) {
+      ScoreSome<kBits, kHeads, 2>(p, block, block * num_tiles + t, codes_offset + t * tile_bytes);
+    }
+    if (t < num_tiles) {
+      ScoreSome<kBits, kHeads, 1>(p, block, block * num_tiles + t, codes_offset + t * tile_bytes);
+    }
   }
 }
 
@@ -111,8 +113,8 @@ bool HasVnni() {
 }
 
 void ScoreTilesVnni(const SketchTiles& p) {
-  if (p.bits == 1) return ScoreTilesOfBits<1>(p);
-  if (p.bits == 2) return ScoreTilesOfBits<2>(p);
+  if (p.layout->bits == 1) return ScoreTilesOfBits<1>(p);
+  if (p.layout->bits == 2) return ScoreTilesOfBits<2>(p);
   ScoreTilesOfBits<4>(p);
 }
 

@@ -145,8 +145,6 @@ TEST_P(SketchScanTest, EqualsScoresAndTopK) {
         ScanOf scan(c, {{begin, end, 300}, {begin, end, 7}});
         scan.Run();
         ExpectEqualsScoresAndTopK(c, scan);
-        scan.Run();  // with thresholds of the first
-        ExpectEqualsScoresAndTopK(c, scan);
       }
     }
   }
@@ -156,44 +154,46 @@ TEST_P(SketchScanTest, HeadsOfDifferentRanges) {
   const SketchCase c({.head_dim = 64}, 30000, 2, 4, 5);
   ScanOf scan(c,
               {{0, 30000, 500}, {100, 90, 10}, {3000, 3010, 20}, {29990, 30000, 0}, {7, 23, 16}});
-  for (int repeat = 0; repeat < 3; ++repeat) {
-    scan.Run(3);
-    for (const int h : {0, 2, 3, 4}) {
-      ASSERT_EQ(scan.heads[h].num_selected,
-                std::min(scan.heads[h].k, scan.heads[h].end - scan.heads[h].begin));
+  scan.Run(3);
+  for (const int h : {0, 2, 3, 4}) {
+    ASSERT_EQ(scan.heads[h].num_selected,
+              std::min(scan.heads[h].k, scan.heads[h].end - scan.heads[h].begin));
+  }
+  ASSERT_EQ(scan.heads[1].num_selected, 0);
+  scan.heads[1].begin = scan.heads[1].end = 90;
+  ExpectEqualsScoresAndTopK(c, scan);
+}
+
+// Thresholds are guessed from a few blocks. Where these hold all that is important, the guess is
+// wrong, whichever blocks are looked at.
+TEST_P(SketchScanTest, WrongGuessesDoNotChangeTheResult) {
+  for (const int residue : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}) {
+    SCOPED_TRACE(residue);
+    SketchCase c({.head_dim = 32, .block_size = 16}, 3200, 2, 4, 1);
+    for (int b = residue; b < 200; b += 10) {
+      float* keys = c.keys[0].data() + b * 16 * 32;
+      for (int i = 0; i < 16 * 32; ++i) keys[i] += c.queries[0][i % 32];
+      SketchKeys({.layout = c.layout,
+                  .keys = keys,
+                  .dtype = DType::kF32,
+                  .key_stride_bytes = 32 * sizeof(float),
+                  .record = const_cast<std::byte*>(c.sketched[0].record(c.layout, b))});
     }
-    ASSERT_EQ(scan.heads[1].num_selected, 0);
-    scan.heads[1].begin = scan.heads[1].end = 90;
+    ScanOf scan(c, {{10, 3190, 200}});
+    scan.Run();
     ExpectEqualsScoresAndTopK(c, scan);
   }
 }
 
-TEST_P(SketchScanTest, NoThresholdChangesTheResult) {
-  const SketchCase c({.head_dim = 64}, 20000, 3, 4, 1);
-  for (const float threshold : {kNan, -kInf, -1e30f, -1.0f, 0.0f, 2.0f, 4.0f, 1e30f, kInf}) {
-    SCOPED_TRACE(threshold);
-    ScanOf scan(c, {{10, 19990, 600}});
-    scan.heads[0].threshold = threshold;
-    scan.Run();
-    ExpectEqualsScoresAndTopK(c, scan);
-    const std::vector<float> scores = scan.scores(0);
-    EXPECT_LT(scan.heads[0].threshold, *std::min_element(scores.begin(), scores.end()));
-  }
-}
-
-// The next step's threshold lets a few times k scores pass, not nearly all and not too few.
-TEST_P(SketchScanTest, ThresholdLetsAFewTimesKPass) {
-  const SketchCase c({.head_dim = 64}, 20000, 3, 4, 1);
-  for (const int k : {50, 400, 2000}) {
-    ScanOf scan(c, {{0, 20000, k}});
-    scan.Run();
-    const std::vector<float> scores = AllScores(c, 0, 0, 20000);
-    const auto passed = std::count_if(scores.begin(), scores.end(), [&](float score) {
-      return score >= scan.heads[0].threshold;
-    });
-    EXPECT_GT(passed, 1.2 * k) << k;
-    EXPECT_LT(passed, 5 * k) << k;
-  }
+// Scores that are no numbers come last, and spoil no threshold.
+TEST_P(SketchScanTest, BrokenQueriesChooseTheFirst) {
+  SketchCase c({.head_dim = 32}, 20000, 1);
+  c.queries[1].assign(32, std::numeric_limits<float>::infinity());
+  ScanOf scan(c, {{100, 19000, 300}});
+  scan.Run();
+  ASSERT_EQ(scan.heads[1].num_selected, 300);
+  for (int i = 0; i < 300; ++i) ASSERT_EQ(scan.tokens(1)[i], 100 + i);
+  ExpectEqualsScoresAndTopK(SketchCase({.head_dim = 32}, 20000, 1, 3, 1), scan);
 }
 
 TEST_P(SketchScanTest, ThreadsDoNotChangeTheResult) {
@@ -209,7 +209,6 @@ TEST_P(SketchScanTest, ThreadsDoNotChangeTheResult) {
       for (int h = 0; h < c.num_heads; ++h) {
         ASSERT_EQ(many.tokens(h), one.tokens(h));
         ASSERT_EQ(many.scores(h), one.scores(h));
-        ASSERT_EQ(many.heads[h].threshold, one.heads[h].threshold);
       }
     }
   }
@@ -223,23 +222,21 @@ TEST_P(SketchScanTest, PartialScanEqualsScoresOfItsBlocksAndTopK) {
       constexpr int kBegin = 40, kEnd = 19870, kTop = 300;
       const std::vector<int32_t> blocks = SomeBlocks(c, kBegin, kEnd, every);
       ScanOf scan(c, {{kBegin, kEnd, kTop}}, blocks);
-      for (int repeat = 0; repeat < 2; ++repeat) {
-        scan.Run();
-        for (int h = 0; h < c.num_heads; ++h) {
-          const std::vector<float> scores = AllScores(c, h, kBegin, kEnd);
-          std::vector<float> kept(scores.size(), -kInf);
-          for (const int32_t b : blocks) {
-            for (int t = std::max(b * 128, kBegin); t < std::min((b + 1) * 128, kEnd); ++t) {
-              kept[t - kBegin] = scores[t - kBegin];
-            }
+      scan.Run();
+      for (int h = 0; h < c.num_heads; ++h) {
+        const std::vector<float> scores = AllScores(c, h, kBegin, kEnd);
+        std::vector<float> kept(scores.size(), -kInf);
+        for (const int32_t b : blocks) {
+          for (int t = std::max(b * 128, kBegin); t < std::min((b + 1) * 128, kEnd); ++t) {
+            kept[t - kBegin] = scores[t - kBegin];
           }
-          std::vector<int32_t> expected = Best(kept, kTop);
-          for (int32_t& token : expected) token += kBegin;
-          ASSERT_EQ(scan.tokens(h).size(), expected.size());
-          for (const int32_t token : scan.tokens(h)) ASSERT_GT(kept[token - kBegin], -kInf);
-          // Queries are rounded for other batches of blocks.
-          ASSERT_GE(CommonPart(scan.tokens(h), expected), 0.97);
         }
+        std::vector<int32_t> expected = Best(kept, kTop);
+        for (int32_t& token : expected) token += kBegin;
+        ASSERT_EQ(scan.tokens(h).size(), expected.size());
+        for (const int32_t token : scan.tokens(h)) ASSERT_GT(kept[token - kBegin], -kInf);
+        // Queries are rounded for other batches of blocks.
+        ASSERT_GE(CommonPart(scan.tokens(h), expected), 0.97);
       }
     }
   }
@@ -254,12 +251,10 @@ TEST_P(SketchScanTest, IsNearPlain) {
     ScanOf fast(c, {{200, 8950, 200}}, blocks);
     ScanOf plain(c, {{200, 8950, 200}}, blocks);
     SketchScanPlain(plain.params);
-    for (int repeat = 0; repeat < 2; ++repeat) {
-      fast.Run();
-      for (int h = 0; h < c.num_heads; ++h) {
-        ASSERT_EQ(fast.heads[h].num_selected, plain.heads[h].num_selected);
-        ASSERT_GE(CommonPart(fast.tokens(h), plain.tokens(h)), 0.96);
-      }
+    fast.Run();
+    for (int h = 0; h < c.num_heads; ++h) {
+      ASSERT_EQ(fast.heads[h].num_selected, plain.heads[h].num_selected);
+      ASSERT_GE(CommonPart(fast.tokens(h), plain.tokens(h)), 0.96);
     }
   }
 }
@@ -273,7 +268,6 @@ TEST_P(SketchScanTest, PartialScanOfFewerThanKTokens) {
     for (const int k : {1, 117, 118, 300, 5000}) {
       SCOPED_TRACE(testing::Message() << blocks.size() << " blocks, " << k);
       ScanOf scan(c, {{10, 1975, k}}, blocks);
-      for (SketchScanParams::Head& head : scan.heads) head.threshold = kInf;
       scan.Run();
       for (int h = 0; h < c.num_heads; ++h) {
         ASSERT_EQ(scan.heads[h].num_selected, std::min(k, num_tokens));
