@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <random>
 #include <vector>
 
 #include "engine/kernels/cpu/sketch_codes.h"
@@ -241,6 +242,29 @@ class OneBitSketchTest : public KernelTest {
 };
 INSTANTIATE_TEST_SUITE_P(Targets, OneBitSketchTest, testing::ValuesIn(RunnableTargets()),
                          TargetTestName);
+
+// However many pass, and whatever their number leaves over of what goes at once.
+TEST(SketchTilesTest, ListPassedListsTheBits) {
+  std::mt19937 random(1);
+  for (const int num_tiles : {0, 1, 2, 3, 4, 5, 8, 63, 64, 512, 4096}) {
+    for (const double share : {0.0, 0.03, 0.3, 0.5, 1.0}) {
+      SCOPED_TRACE(testing::Message() << share << " of " << num_tiles << " tiles");
+      std::vector<uint16_t> passed(num_tiles), expected;
+      for (int i = 0; i < num_tiles * 16; ++i) {
+        if (std::bernoulli_distribution(share)(random)) {
+          passed[i / 16] |= 1 << i % 16;
+          expected.push_back(static_cast<uint16_t>(i));
+        }
+      }
+      for (const auto list : {ListPassed, ListPassedVbmi}) {
+        if (list == ListPassedVbmi && !HasVbmi()) continue;
+        std::vector<uint16_t> found(expected.size() + 32);
+        found.resize(list(passed.data(), num_tiles, found.data()));
+        ASSERT_EQ(found, expected);
+      }
+    }
+  }
+}
 
 TEST_P(OneBitSketchTest, VbmiCanBeRuledOut) {
   const bool has_vbmi = HasVbmi();
