@@ -87,11 +87,10 @@ void RoundQueriesVectors(const SketchLayout& layout, const SketchHeads& heads,
   const int dim = layout.padded_dim();
   alignas(64) float scales[kSketchMaxDim], centres[kSketchMaxDim];
   alignas(64) float scaled[kSketchHeads][kSketchMaxDim];
-  float factors[kSketchHeads];
   LargestScales(layout, records, num_blocks, scales);
   for (int h = 0; h < heads.num_heads; ++h) {
-    factors[h] = FactorOf(heads.queries[h], scales, dim);
-    const auto inverse = hn::Set(d, factors[h] > 0 ? 1 / factors[h] : 0.0f);
+    rounded->factors[h] = FactorOf(heads.queries[h], scales, dim);
+    const auto inverse = hn::Set(d, rounded->factors[h] > 0 ? 1 / rounded->factors[h] : 0.0f);
     for (int c = 0; c < dim; c += lanes) {
       hn::Store(hn::Mul(hn::Load(d, heads.queries[h] + c), inverse), d, scaled[h] + c);
     }
@@ -106,9 +105,8 @@ void RoundQueriesVectors(const SketchLayout& layout, const SketchHeads& heads,
       hn::Store(hn::MulAdd(scale, hn::Set(d, half), LoadBf16(block_zeros + c)), d, centres + c);
     }
     for (int h = 0; h < heads.num_heads; ++h) {
-      rounded->factors[b][h] = factors[h];
-      RoundQuery(heads.queries[h], scaled[h], scales, centres, dim, factors[h] * half, heads.lse[h],
-                 rounded->codes[b][h], &rounded->bases[b][h]);
+      RoundQuery(heads.queries[h], scaled[h], scales, centres, dim, rounded->factors[h] * half,
+                 heads.lse[h], rounded->codes[b][h], &rounded->bases[h][b]);
     }
   }
 }

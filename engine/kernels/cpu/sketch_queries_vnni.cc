@@ -50,19 +50,27 @@ struct WideRecords {
   }
 }
 
-[[TOKENBUTLER_AVX512, gnu::always_inline]] inline __m256 FoldHalves(__m512 v) {
-  return _mm256_add_ps(_mm512_maskz_extractf32x8_ps(0xff, v, 0),
-                       _mm512_maskz_extractf32x8_ps(0xff, v, 1));
+// In each 128 bits: the sums of the lanes of a, then b, c, d.
+[[TOKENBUTLER_AVX512, gnu::always_inline]] inline __m512 SumsOfFour(__m512 a, __m512 b, __m512 c,
+                                                                    __m512 d) {
+  const __m512d ab = _mm512_castps_pd(_mm512_add_ps(_mm512_maskz_unpacklo_ps(0xffff, a, b),
+                                                    _mm512_maskz_unpackhi_ps(0xffff, a, b)));
+  const __m512d cd = _mm512_castps_pd(_mm512_add_ps(_mm512_maskz_unpacklo_ps(0xffff, c, d),
+                                                    _mm512_maskz_unpackhi_ps(0xffff, c, d)));
+  return _mm512_add_ps(_mm512_castpd_ps(_mm512_maskz_unpacklo_pd(0xff, ab, cd)),
+                       _mm512_castpd_ps(_mm512_maskz_unpackhi_pd(0xff, ab, cd)));
 }
 
 // The sums of the lanes of each of eight registers.
 [[TOKENBUTLER_AVX512, gnu::always_inline]] inline __m256 LaneSums(const __m512* v) {
-  const __m256 a = _mm256_hadd_ps(FoldHalves(v[0]), FoldHalves(v[1]));
-  const __m256 b = _mm256_hadd_ps(FoldHalves(v[2]), FoldHalves(v[3]));
-  const __m256 c = _mm256_hadd_ps(FoldHalves(v[4]), FoldHalves(v[5]));
-  const __m256 d = _mm256_hadd_ps(FoldHalves(v[6]), FoldHalves(v[7]));
-  const __m256 ab = _mm256_hadd_ps(a, b), cd = _mm256_hadd_ps(c, d);
-  return _mm256_add_ps(_mm256_permute2f128_ps(ab, cd, 0x20), _mm256_permute2f128_ps(ab, cd, 0x31));
+  const __m512 low = SumsOfFour(v[0], v[1], v[2], v[3]);
+  const __m512 high = SumsOfFour(v[4], v[5], v[6], v[7]);
+  // Of the four parts of 128 bits of each: the first two and the last two, then even and odd ones.
+  const __m512 both = _mm512_add_ps(_mm512_maskz_shuffle_f32x4(0xffff, low, high, 0x44),
+                                    _mm512_maskz_shuffle_f32x4(0xffff, low, high, 0xee));
+  const __m512 even = _mm512_maskz_shuffle_f32x4(0xffff, both, both, 0x88);
+  const __m512 odd = _mm512_maskz_shuffle_f32x4(0xffff, both, both, 0xdd);
+  return _mm512_maskz_extractf32x8_ps(0xff, _mm512_add_ps(even, odd), 0);
 }
 
 // The largest lane.
@@ -123,9 +131,11 @@ template <SketchRounding kRounding>
 // Missing blocks are rounded too (copies of the first): a loop of fixed length keeps all sums in
 // registers.
 template <SketchRounding kRounding>
-[[TOKENBUTLER_AVX512, gnu::always_inline]] inline void RoundHead(
-    const WideRecords& wide, const float* queries, int dim, int num_blocks, int h, float factor,
-    float half_levels, float lse, RoundedQueries* rounded) {
+[[TOKENBUTLER_AVX512, gnu::always_inline]] inline void RoundHead(const WideRecords& wide,
+                                                                 const float* queries, int dim,
+                                                                 int h, float factor,
+                                                                 float half_levels, float lse,
+                                                                 RoundedQueries* rounded) {
   const float inverse = factor > 0 ? 1 / factor : 0.0f, shift = factor * half_levels;
   __m512 sums[kSketchBatchBlocks];
   __m512i code_sums[kSketchBatchBlocks];
@@ -149,12 +159,11 @@ template <SketchRounding kRounding>
     sums[b] = _mm512_fnmadd_ps(_mm512_maskz_cvtepi32_ps(0xffff, code_sums[b]),
                                _mm512_set1_ps(shift), sums[b]);
   }
-  alignas(32) float bases[kSketchBatchBlocks];
   // Where sums begin is taken off last, since it rounds.
   const float begin = kRounding == SketchRounding::kTables ? factor * kSketchSumBase : 0;
-  _mm256_store_ps(bases, _mm256_sub_ps(_mm256_sub_ps(LaneSums(sums), _mm256_set1_ps(lse)),
-                                       _mm256_set1_ps(begin)));
-  for (int b = 0; b < num_blocks; ++b) rounded->bases[b][h] = bases[b];
+  _mm256_store_ps(
+      rounded->bases[h],
+      _mm256_sub_ps(_mm256_sub_ps(LaneSums(sums), _mm256_set1_ps(lse)), _mm256_set1_ps(begin)));
 }
 
 template <SketchRounding kRounding>
@@ -170,13 +179,11 @@ template <SketchRounding kRounding>
   }
   const float half_levels = 0.5f * static_cast<float>(layout.levels());
   // All first: their latency would be felt between heads.
-  float factors[kSketchHeads];
   for (int h = 0; h < heads.num_heads; ++h) {
-    factors[h] = FactorOf<kRounding>(heads.queries[h], wide.largest, dim);
+    rounded->factors[h] = FactorOf<kRounding>(heads.queries[h], wide.largest, dim);
   }
   for (int h = 0; h < heads.num_heads; ++h) {
-    for (int b = 0; b < num_blocks; ++b) rounded->factors[b][h] = factors[h];
-    RoundHead<kRounding>(wide, heads.queries[h], dim, num_blocks, h, factors[h], half_levels,
+    RoundHead<kRounding>(wide, heads.queries[h], dim, h, rounded->factors[h], half_levels,
                          heads.lse[h], rounded);
   }
 }

@@ -42,8 +42,8 @@ constexpr float kSketchSumBase = 8388608;
 struct RoundedQueries {
   // [block][head][padded_dim, rounded up to vectors]; 0 beyond head_dim
   alignas(64) int8_t codes[kSketchBatchBlocks][kSketchHeads][kSketchMaxDim];
-  float factors[kSketchBatchBlocks][kSketchHeads];
-  float bases[kSketchBatchBlocks][kSketchHeads];
+  float factors[kSketchHeads];
+  alignas(64) float bases[kSketchHeads][kSketchBatchBlocks];
 };
 
 // Rounds for `num_blocks` <= kSketchBatchBlocks records (without VNNI: kScores). One factor per

@@ -55,8 +55,8 @@ constexpr int kMaxSteps = kSketchMaxDim / 4;
       sums[0] = _mm256_add_epi32(sums[0], _mm256_madd_epi16(pairs[0], ones));
       sums[1] = _mm256_add_epi32(sums[1], _mm256_madd_epi16(pairs[1], ones));
     }
-    const __m256 factor = _mm256_set1_ps(p.queries->factors[block][h]);
-    const __m256 base = _mm256_set1_ps(p.queries->bases[block][h]);
+    const __m256 factor = _mm256_set1_ps(p.queries->factors[h]);
+    const __m256 base = _mm256_set1_ps(p.queries->bases[h][block]);
     for (int half = 0; half < 2; ++half) {
       float* out = scores + half * 8;
       __m256 score = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[half]), factor, base);

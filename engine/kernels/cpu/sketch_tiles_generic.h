@@ -33,7 +33,7 @@ constexpr int kSketchLanes = 16;
       const int group = c / 4;
       AddDots(lines + group / fields * 64, group % fields * bits, mask, query + c, sums);
     }
-    const float factor = p.queries->factors[block][h], base = p.queries->bases[block][h];
+    const float factor = p.queries->factors[h], base = p.queries->bases[h][block];
     for (int lane = 0; lane < kSketchLanes; ++lane) {
       const float score = sums[lane] * factor + base;
       scores[lane] = h == 0 && !p.accumulate ? score : std::max(scores[lane], score);

@@ -137,8 +137,8 @@ template <int kHeads, int kLines, int kTiles>
   __m512 best[kTiles];
 #pragma GCC unroll 8
   for (int h = 0; h < kHeads; ++h) {
-    const __m512 factor = _mm512_set1_ps(p.queries->factors[block][h]);
-    const __m512 base = _mm512_set1_ps(p.queries->bases[block][h]);
+    const __m512 factor = _mm512_set1_ps(p.queries->factors[h]);
+    const __m512 base = _mm512_set1_ps(p.queries->bases[h][block]);
     for (int t = 0; t < kTiles; ++t) {
       const __m512 score = _mm512_fmadd_ps(_mm512_castsi512_ps(sums[h][t]), factor, base);
       best[t] = h == 0 ? score : _mm512_maskz_max_ps(0xffff, best[t], score);

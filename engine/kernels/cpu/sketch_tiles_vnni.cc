@@ -64,8 +64,8 @@ template <int kBits, int kHeads, int kTiles>
 #pragma GCC unroll 8
     for (int h = 0; h < kHeads; ++h) {
       const __m512 score = _mm512_fmadd_ps(_mm512_maskz_cvtepi32_ps(0xffff, sums[h][t]),
-                                           _mm512_set1_ps(p.queries->factors[block][h]),
-                                           _mm512_set1_ps(p.queries->bases[block][h]));
+                                           _mm512_set1_ps(p.queries->factors[h]),
+                                           _mm512_set1_ps(p.queries->bases[h][block]));
       best = h == 0 ? score : _mm512_maskz_max_ps(0xffff, best, score);
     }
     float* out = p.scores + (tile + t) * kTokens;
