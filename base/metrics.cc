@@ -158,6 +158,9 @@ Metrics::Metrics(const BuildLabels& build)
       kv_host_high_water_bytes(
           AddGauge(*registry_, "kv_host_high_water_bytes",
                    "The most of the KV cache in host memory that was in use at a time.")),
+      kv_host_reserved_bytes(AddGauge(
+          *registry_, "kv_host_reserved_bytes",
+          "KV cache in host memory that stands for what attention policies keep elsewhere.")),
       kv_host_capacity_bytes(
           AddGauge(*registry_, "kv_host_capacity_bytes", "KV cache in host memory, all of it.")),
       kv_host_pinned_bytes(

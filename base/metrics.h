@@ -87,6 +87,7 @@ class Metrics {
 
   prometheus::Gauge& kv_host_used_bytes;
   prometheus::Gauge& kv_host_high_water_bytes;  // the most that was in use at a time
+  prometheus::Gauge& kv_host_reserved_bytes;  // of the used: stand for what policies keep elsewhere
   prometheus::Gauge& kv_host_capacity_bytes;
   prometheus::Gauge& kv_host_pinned_bytes;
   prometheus::Counter& kv_host_alloc_failures_total;  // a block was wanted and none was free

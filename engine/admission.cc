@@ -64,63 +64,192 @@ absl::Status CheckSampling(const GenerationRequest& request, const AdmissionLimi
       .status();
 }
 
-// The layout of the attention policy's state; none for dense attention.
-absl::StatusOr<StateLayout> CheckAttention(const GenerationRequest& request,
-                                           const ModelRunner* runner) {
-  if (!request.attention.sparse()) return StateLayout{};
+// Tokens at the prompt's beginning whose rows are there already.
+int NumCachedTokens(const GenerationRequest& request, const HeldPrompt* prefix) {
+  if (prefix != nullptr) return prefix->num_tokens();
+  return request.prompt_rows == nullptr ? 0 : request.prompt_rows->num_tokens;
+}
+
+absl::Status CheckHold(const GenerationRequest& request) {
+  if (request.hold.name.empty()) return absl::OkStatus();
+  if (request.max_tokens > 0 || !request.score_token_ids.empty() || request.sampling.n > 1 ||
+      request.attention.sparse()) {
+    return InvalidArgumentError(
+        "the prompt is to be held as \"{}\", with max_tokens {}, {} tokens to score, n {} and "
+        "attention.policy \"{}\": must be 0, 0, 1 and \"dense\"",
+        request.hold.name, request.max_tokens, request.score_token_ids.size(), request.sampling.n,
+        PolicyName(request.attention.policy));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPrefix(const GenerationRequest& request, const AdmissionLimits& limits,
+                         const HeldPrompt* prefix) {
+  const int cached = NumCachedTokens(request, prefix);
+  if (prefix == nullptr && request.prompt_rows == nullptr) return absl::OkStatus();
+  const std::vector<int32_t>& prompt = request.prompt_token_ids;
+  if (request.prompt_rows != nullptr) {
+    const size_t bytes = request.prompt_rows->blocks.size();
+    const size_t wanted = static_cast<size_t>(limits.layout.blocks_for(std::max(cached, 0))) *
+                          limits.layout.block_bytes();
+    if (prefix != nullptr || cached < 1 || bytes != wanted) {
+      return InvalidArgumentError(
+          "prompt_rows has {} bytes for {} tokens, must have {} for 1 or more, and no held prompt "
+          "beside it",
+          bytes, cached, wanted);
+    }
+  }
+  if (static_cast<size_t>(cached) > prompt.size() ||
+      (prefix != nullptr &&
+       !std::equal(prefix->token_ids.begin(), prefix->token_ids.end(), prompt.begin()))) {
+    return InvalidArgumentError(
+        "the prompt has {} tokens, must begin with the {} that are in the KV cache", prompt.size(),
+        cached);
+  }
+  // Their logits would come from the prompt's last token, or from each of them.
+  if (request.max_tokens > 0 && static_cast<size_t>(cached) == prompt.size()) {
+    return InvalidArgumentError(
+        "the prompt has {} tokens, must have more than the {} that are in the KV cache when tokens "
+        "are sampled",
+        prompt.size(), cached);
+  }
+  if (request.logprobs.include_prompt) {
+    return InvalidArgumentError(
+        "log-probabilities of the prompt are asked for, {} tokens of it are in the KV cache and "
+        "are not run",
+        cached);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAttention(const AttentionParams& params, const ModelRunner* runner) {
+  if (!params.sparse()) return absl::OkStatus();
   if (runner == nullptr) return InternalError("no runner says which attention policies there are");
-  RETURN_IF_ERROR(runner->CheckAttention(request.attention));
-  return runner->state_layout(request.attention);
+  return runner->CheckAttention(params);
+}
+
+// What the policies need of the prompt's prefill: that it is run, or that they have watched it.
+absl::Status CheckLearning(const GenerationRequest& request, const AdmissionLimits& limits,
+                           const HeldPrompt* prefix, bool selects) {
+  if (NumCachedTokens(request, prefix) == 0) return absl::OkStatus();
+  const auto check = [&](const AttentionParams& params) -> absl::Status {
+    if (!limits.runner->learns_from_prefill(params)) return absl::OkStatus();
+    if (prefix != nullptr && prefix->Find(params) != nullptr) return absl::OkStatus();
+    return InvalidArgumentError(
+        "attention.policy \"{}\" learns from the prompt's queries, of which {} tokens are in the "
+        "KV "
+        "cache: must be one of the attentions that the prompt was held with",
+        PolicyName(params.policy), NumCachedTokens(request, prefix));
+  };
+  if (selects) RETURN_IF_ERROR(check(request.attention));
+  for (const AttentionParams& params : request.hold.attentions) RETURN_IF_ERROR(check(params));
+  return absl::OkStatus();
+}
+
+// What the footprint depends on beside the number of new tokens.
+struct Sizes {
+  const GenerationRequest& request;
+  const AdmissionLimits& limits;
+  const HeldPrompt* prefix;
+
+  int prompt_tokens() const { return static_cast<int>(request.prompt_token_ids.size()); }
+  int RowsFor(int max_new_tokens) const {
+    // The last sampled token is never run, so it needs no row.
+    return prompt_tokens() + static_cast<int>(request.score_token_ids.size()) +
+           std::max(0, max_new_tokens - 1);
+  }
+  int BlocksOf(int64_t bytes) const {
+    const int64_t block_bytes = static_cast<int64_t>(limits.layout.block_bytes());
+    return static_cast<int>((bytes + block_bytes - 1) / block_bytes);
+  }
+};
+
+void AddPolicyBlocks(const Sizes& sizes, int num_rows, Footprint* footprint) {
+  const GenerationRequest& request = sizes.request;
+  const ModelRunner* runner = sizes.limits.runner;
+  footprint->selects = request.attention.sparse() && num_rows > request.attention.token_budget;
+  int64_t reserved_bytes = 0;
+  if (footprint->selects) {
+    const StateLayout state = runner->state_layout(request.attention);
+    const PromptObserver* observer =
+        sizes.prefix == nullptr ? nullptr : sizes.prefix->Find(request.attention);
+    footprint->state_blocks_per_sequence = state.blocks_for(footprint->blocks_per_sequence);
+    if (state.record_bytes > 0) {
+      footprint->shared_state_blocks = footprint->shared_blocks / state.kv_blocks();
+      if (observer != nullptr) {
+        footprint->held_state_blocks = footprint->held_blocks / state.kv_blocks();
+      }
+    }
+    const PolicyMemory memory = runner->policy_memory(request.attention, num_rows);
+    // What it shares with the observer counts there, unless more of the prompt is to come.
+    const bool shares = observer != nullptr && sizes.prefix->num_tokens() == sizes.prompt_tokens();
+    reserved_bytes += request.sampling.n * memory.own + (shares ? 0 : memory.shared);
+  }
+  for (const AttentionParams& params : request.hold.attentions) {
+    footprint->observer_state_blocks +=
+        runner->state_layout(params).blocks_for(footprint->blocks_per_sequence);
+    const PolicyMemory memory = runner->policy_memory(params, num_rows);
+    reserved_bytes += memory.own + memory.shared;
+  }
+  footprint->reserved_blocks = sizes.BlocksOf(reserved_bytes);
 }
 
 // The blocks of n completions with `max_new_tokens` each.
-Footprint BlocksFor(const GenerationRequest& request, const KvLayout& layout,
-                    const StateLayout& state, int max_new_tokens) {
-  const int prompt = static_cast<int>(request.prompt_token_ids.size());
-  const int scored = static_cast<int>(request.score_token_ids.size());
-  const int n = request.sampling.n;
+Footprint BlocksFor(const Sizes& sizes, int max_new_tokens) {
+  const KvLayout& layout = sizes.limits.layout;
+  const int n = sizes.request.sampling.n;
+  const int num_rows = sizes.RowsFor(max_new_tokens);
   Footprint footprint;
   footprint.max_new_tokens = max_new_tokens;
-  // The last sampled token is never run, so it needs no row.
-  const int rows = prompt + scored + std::max(0, max_new_tokens - 1);
-  footprint.blocks_per_sequence = layout.blocks_for(rows);
-  footprint.state_blocks_per_sequence = state.blocks_for(footprint.blocks_per_sequence);
-  footprint.shared_blocks = n > 1 ? prompt / layout.block_size : 0;
-  if (state.record_bytes > 0) {
-    footprint.shared_state_blocks = footprint.shared_blocks / state.kv_blocks();
+  footprint.blocks_per_sequence = layout.blocks_for(num_rows);
+  footprint.shared_blocks = n > 1 ? sizes.prompt_tokens() / layout.block_size : 0;
+  if (sizes.prefix != nullptr) {
+    footprint.held_blocks = sizes.prefix->num_tokens() / layout.block_size;
   }
-  const int own = footprint.blocks_per_sequence - footprint.shared_blocks +
-                  footprint.state_blocks_per_sequence - footprint.shared_state_blocks;
-  footprint.total_blocks =
-      int64_t{n} * own + footprint.shared_blocks + footprint.shared_state_blocks;
+  AddPolicyBlocks(sizes, num_rows, &footprint);
+  // The first completion takes over what is held, the others share what is the prompt's.
+  const int all = footprint.blocks_per_sequence + footprint.state_blocks_per_sequence;
+  const int held = footprint.held_blocks + footprint.held_state_blocks;
+  const int shared = footprint.shared_blocks + footprint.shared_state_blocks;
+  footprint.total_blocks = all - held + int64_t{n - 1} * (all - shared) +
+                           footprint.observer_state_blocks + footprint.reserved_blocks;
   return footprint;
 }
 
+// Blocks that are in use as long as the held prompt is.
+int64_t HeldBlocks(const HeldPrompt* prefix) {
+  return prefix == nullptr ? 0 : static_cast<int64_t>(prefix->table.blocks.size());
+}
+
 // The largest max_new_tokens in [1, most] whose blocks the host tier has; 1 when none fits.
-int NewTokensThatFit(const GenerationRequest& request, const AdmissionLimits& limits,
-                     const StateLayout& state, int most) {
+int NewTokensThatFit(const Sizes& sizes, int most) {
   int fits = 1;
   int above = most + 1;
   while (above - fits > 1) {
     const int middle = fits + (above - fits) / 2;
     const bool ok =
-        BlocksFor(request, limits.layout, state, middle).total_blocks <= limits.num_blocks;
+        BlocksFor(sizes, middle).total_blocks + HeldBlocks(sizes.prefix) <= sizes.limits.num_blocks;
     (ok ? fits : above) = middle;
   }
   return fits;
 }
 
-absl::Status NeverFits(const GenerationRequest& request, const AdmissionLimits& limits,
-                       const Footprint& footprint) {
+absl::Status NeverFits(const Sizes& sizes, const Footprint& footprint) {
+  const GenerationRequest& request = sizes.request;
+  const AdmissionLimits& limits = sizes.limits;
   const int64_t block_bytes = static_cast<int64_t>(limits.layout.block_bytes());
   const int64_t state_blocks = int64_t{request.sampling.n} * (footprint.state_blocks_per_sequence -
                                                               footprint.shared_state_blocks) +
-                               footprint.shared_state_blocks;
+                               footprint.shared_state_blocks - footprint.held_state_blocks +
+                               footprint.observer_state_blocks + footprint.reserved_blocks;
   std::string state;
   if (state_blocks > 0) {
     state =
         fmt::format(", {} of them ({} bytes) for the state of attention.policy \"{}\"",
                     state_blocks, state_blocks * block_bytes, PolicyName(request.attention.policy));
+  }
+  if (const int64_t held = HeldBlocks(sizes.prefix); held > 0) {
+    state += fmt::format(", beside the {} of the prompt that it continues", held);
   }
   return ResourceExhaustedError(
       "the request needs {} bytes of KV cache ({} blocks of {} tokens{}), the host tier has {} "
@@ -148,26 +277,34 @@ SamplerOptions MakeSamplerOptions(const GenerationRequest& request, const Admiss
 }
 
 absl::StatusOr<Footprint> CheckAdmissible(const GenerationRequest& request,
-                                          const AdmissionLimits& limits) {
+                                          const AdmissionLimits& limits, const HeldPrompt* prefix) {
   RETURN_IF_ERROR(CheckShape(request, limits.config));
   RETURN_IF_ERROR(CheckLength(request, limits.config.max_model_len));
   RETURN_IF_ERROR(CheckTokenIds("prompt.token_ids", request.prompt_token_ids, limits.vocab_size));
   RETURN_IF_ERROR(CheckTokenIds("score_token_ids", request.score_token_ids, limits.vocab_size));
   RETURN_IF_ERROR(CheckSampling(request, limits));
+  RETURN_IF_ERROR(CheckHold(request));
+  RETURN_IF_ERROR(CheckPrefix(request, limits, prefix));
+  RETURN_IF_ERROR(CheckAttention(request.attention, limits.runner));
+  for (const AttentionParams& params : request.hold.attentions) {
+    RETURN_IF_ERROR(CheckAttention(params, limits.runner));
+  }
 
-  ASSIGN_OR_RETURN(const StateLayout state, CheckAttention(request, limits.runner));
-
+  const Sizes sizes{request, limits, prefix};
   const int room = limits.config.max_model_len - static_cast<int>(request.prompt_token_ids.size());
   int max_new_tokens = std::min(request.max_tokens, room);
   bool context_bound = request.max_tokens > room;
   if (request.fit_max_tokens && max_new_tokens > 0) {
-    const int fits = NewTokensThatFit(request, limits, state, max_new_tokens);
+    const int fits = NewTokensThatFit(sizes, max_new_tokens);
     context_bound |= fits < max_new_tokens;
     max_new_tokens = fits;
   }
-  Footprint footprint = BlocksFor(request, limits.layout, state, max_new_tokens);
+  Footprint footprint = BlocksFor(sizes, max_new_tokens);
   footprint.context_bound = context_bound;
-  if (footprint.total_blocks > limits.num_blocks) return NeverFits(request, limits, footprint);
+  RETURN_IF_ERROR(CheckLearning(request, limits, prefix, footprint.selects));
+  if (footprint.total_blocks + HeldBlocks(prefix) > limits.num_blocks) {
+    return NeverFits(sizes, footprint);
+  }
   return footprint;
 }
 

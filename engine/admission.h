@@ -5,6 +5,7 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "engine/engine_config.h"
+#include "engine/held_prompt.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
 #include "engine/step_plan.h"
@@ -22,7 +23,16 @@ struct Footprint {
   // What the attention policy keeps beside them, in blocks of the same pool (StateLayout).
   int state_blocks_per_sequence = 0;
   int shared_state_blocks = 0;  // those that belong to shared blocks only
-  int64_t total_blocks = 0;     // of all n completions, both kinds
+  // Whether some step may attend to less than all tokens: sparse, and the budget does not hold the
+  // whole sequence. If not, the policy keeps nothing.
+  bool selects = false;
+  // Full blocks of the held prompt that the request begins with, and of what it knows of it.
+  int held_blocks = 0;
+  int held_state_blocks = 0;
+  int observer_state_blocks = 0;  // of all of HoldParams::attentions
+  // That stand for the memory which policies take elsewhere, and are used by nobody meanwhile.
+  int reserved_blocks = 0;
+  int64_t total_blocks = 0;  // of all n completions, all kinds but the held
 };
 
 // What a request is admitted to: constants of one engine.
@@ -43,10 +53,12 @@ SamplerOptions MakeSamplerOptions(const GenerationRequest& request, const Admiss
 // Refuses what this engine can never run. INVALID_ARGUMENT: empty prompt, token id outside the
 // vocabulary, prompt (with the tokens to score) longer than max_model_len, n outside
 // [1, max_num_seqs], scoring together with sampling, parameters that the Sampler refuses, attention
-// that the runner refuses (or UNIMPLEMENTED, as it says).
+// that the runner refuses (or UNIMPLEMENTED, as it says), a prompt that does not begin with what it
+// is said to begin with: `prefix` (the held prompt that it continues; null: none), prompt_rows.
 // RESOURCE_EXHAUSTED naming needed and total bytes: more blocks than the host tier has; with
 // fit_max_tokens only when not even one new token fits.
 absl::StatusOr<Footprint> CheckAdmissible(const GenerationRequest& request,
-                                          const AdmissionLimits& limits);
+                                          const AdmissionLimits& limits,
+                                          const HeldPrompt* prefix = nullptr);
 
 }  // namespace tokenbutler

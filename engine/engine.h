@@ -5,12 +5,14 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "engine/engine_config.h"
 #include "engine/request.h"
 #include "engine/step_plan.h"
 #include "engine/token_sink.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "offload/block_table.h"
 
 namespace tokenbutler {
 
@@ -56,7 +58,8 @@ class Engine {
   // Queues a request. After OK, `sink` receives OnDone exactly once, later, on the engine thread.
   // INVALID_ARGUMENT: prompt (or prompt + scored tokens) longer than max_model_len, a token id
   // outside the vocabulary, sampling parameters that the Sampler refuses.
-  // ALREADY_EXISTS: request_id is running. UNAVAILABLE: draining.
+  // ALREADY_EXISTS: request_id is running, or another prompt is held by hold.name. NOT_FOUND: no
+  // prompt is held by the name that it continues. UNAVAILABLE: draining.
   // RESOURCE_EXHAUSTED: queue full (with RetryInfo: see RetryDelay in base/status_details.h), or
   // the request can never fit the KV capacity (no RetryInfo; names needed and total bytes).
   virtual absl::Status Submit(GenerationRequest request, std::shared_ptr<TokenSink> sink) = 0;
@@ -66,6 +69,13 @@ class Engine {
   // such request runs (idempotent); the first reason counts. May be called from inside a TokenSink
   // method: what the step in progress has for the request may still come, then its end.
   virtual bool Abort(const std::string& request_id, absl::Status reason) = 0;
+
+  // Lets go of a held prompt: its name is free at once, its blocks when the requests that continue
+  // it are over. False: none is held by that name.
+  virtual bool DropPrompt(const std::string& name) = 0;
+  // The blocks of a held prompt, for saving its rows (PromptRows), which do not change while it is
+  // held. NOT_FOUND: there is none.
+  virtual absl::StatusOr<BlockTable> HeldBlocks(const std::string& name) const = 0;
 
   virtual EngineLoad load() const = 0;
 

@@ -9,6 +9,7 @@
 #include "base/logging.h"
 #include "base/metrics.h"
 #include "base/status_details.h"
+#include "engine/start_request.h"
 #include "offload/block_pool.h"
 
 namespace tokenbutler {
@@ -80,19 +81,47 @@ EngineThread::~EngineThread() {
     wake_.Signal();
   }
   thread_.join();
+  MutexLock lock(&mutex_);
+  prompts_.DropAll();
+  for (const auto& prompt : prompts_.TakeUnused()) scheduler_.Release(prompt.get());
 }
 
 absl::Status EngineThread::Submit(GenerationRequest request, std::shared_ptr<TokenSink> sink) {
-  const absl::StatusOr<Footprint> footprint = CheckAdmissible(request, limits_);
-  if (!footprint.ok()) {
-    if (footprint.status().code() == absl::StatusCode::kResourceExhausted) {
-      parts_.metrics->kv_host_alloc_failures_total.Increment();
-    }
-    return footprint.status();
+  if (request.continues.empty()) {
+    const absl::StatusOr<Footprint> footprint = CheckFootprint(request, /*prefix=*/nullptr);
+    MutexLock lock(&mutex_);
+    return Enqueue(std::move(request), footprint, /*prefix=*/nullptr, std::move(sink));
   }
+  // Under the mutex throughout: nobody may keep a prompt unseen by ReleaseDropped.
   MutexLock lock(&mutex_);
+  std::shared_ptr<const HeldPrompt> prefix = prompts_.Find(request.continues);
+  if (prefix == nullptr) {
+    return NotFoundError("no prompt is held as \"{}\"", request.continues);
+  }
+  const absl::StatusOr<Footprint> footprint = CheckFootprint(request, prefix.get());
+  return Enqueue(std::move(request), footprint, std::move(prefix), std::move(sink));
+}
+
+absl::StatusOr<Footprint> EngineThread::CheckFootprint(const GenerationRequest& request,
+                                                       const HeldPrompt* prefix) const {
+  absl::StatusOr<Footprint> footprint = CheckAdmissible(request, limits_, prefix);
+  if (footprint.status().code() == absl::StatusCode::kResourceExhausted) {
+    parts_.metrics->kv_host_alloc_failures_total.Increment();
+  }
+  return footprint;
+}
+
+absl::Status EngineThread::Enqueue(GenerationRequest request,
+                                   const absl::StatusOr<Footprint>& footprint,
+                                   std::shared_ptr<const HeldPrompt> prefix,
+                                   std::shared_ptr<TokenSink> sink) {
+  RETURN_IF_ERROR(footprint.status());
   RETURN_IF_ERROR(CheckQueue(request));
-  std::unique_ptr<RequestState> state = MakeState(std::move(request), *footprint, std::move(sink));
+  if (!request.hold.name.empty() && !prompts_.Reserve(request.hold.name)) {
+    return AlreadyExistsError("a prompt is held as \"{}\" already", request.hold.name);
+  }
+  std::unique_ptr<RequestState> state =
+      MakeRequest(std::move(request), *footprint, std::move(prefix), std::move(sink));
   ++load_.requests_waiting;
   load_.waiting_prompt_tokens += state->prompt_tokens();
   mail_prompt_tokens_ += state->prompt_tokens();
@@ -130,9 +159,10 @@ absl::Status EngineThread::CheckQueue(const GenerationRequest& request) const {
   return absl::OkStatus();
 }
 
-std::unique_ptr<RequestState> EngineThread::MakeState(GenerationRequest request,
-                                                      Footprint footprint,
-                                                      std::shared_ptr<TokenSink> sink) {
+std::unique_ptr<RequestState> EngineThread::MakeRequest(GenerationRequest request,
+                                                        Footprint footprint,
+                                                        std::shared_ptr<const HeldPrompt> prefix,
+                                                        std::shared_ptr<TokenSink> sink) {
   auto state = std::make_unique<RequestState>();
   const absl::Time now = parts_.clock->Now();
   state->ticket = next_ticket_++;
@@ -145,10 +175,26 @@ std::unique_ptr<RequestState> EngineThread::MakeState(GenerationRequest request,
     state->sequences[i].request = state.get();
     state->sequences[i].index = i;
   }
+  if (!request.hold.name.empty()) {
+    state->hold = std::make_unique<HeldPrompt>();
+    state->hold->name = request.hold.name;
+    state->hold->token_ids = request.prompt_token_ids;
+    for (const AttentionParams& attention : request.hold.attentions) {
+      const int num_state_blocks =
+          parts_.runner->state_layout(attention).blocks_for(footprint.blocks_per_sequence);
+      state->hold->observers.push_back({.attention = attention,
+                                        .num_state_blocks = num_state_blocks,
+                                        .table = {},
+                                        .state = nullptr});
+    }
+  }
+  state->prefix = std::move(prefix);
   state->request = std::move(request);
   const int block_size = limits_.layout.block_size;
-  state->request.attention =
-      state->request.attention.FittedTo(footprint.blocks_per_sequence * block_size, block_size);
+  if (state->observer() == nullptr) {  // else it is found by these parameters
+    state->request.attention =
+        state->request.attention.FittedTo(footprint.blocks_per_sequence * block_size, block_size);
+  }
   state->sink = std::move(sink);
   return state;
 }
@@ -171,6 +217,21 @@ void EngineThread::NoteAbort(Active* active, const absl::Status& reason) {
   active->aborting = true;
   mail_aborts_.emplace_back(active->state.get(), Copy(reason));
   wake_.Signal();
+}
+
+bool EngineThread::DropPrompt(const std::string& name) {
+  MutexLock lock(&mutex_);
+  if (!prompts_.Drop(name)) return false;
+  mail_drops_ = true;
+  wake_.Signal();
+  return true;
+}
+
+absl::StatusOr<BlockTable> EngineThread::HeldBlocks(const std::string& name) const {
+  MutexLock lock(&mutex_);
+  const std::shared_ptr<const HeldPrompt> prompt = prompts_.Find(name);
+  if (prompt == nullptr) return NotFoundError("no prompt is held as \"{}\"", name);
+  return prompt->table;
 }
 
 EngineLoad EngineThread::load() const {
@@ -208,14 +269,16 @@ void EngineThread::Loop() {
 bool EngineThread::TakeMail() {
   {
     MutexLock lock(&mutex_);
-    while (scheduler_.idle() && mail_requests_.empty() && mail_aborts_.empty()) {
+    while (scheduler_.idle() && mail_requests_.empty() && mail_aborts_.empty() && !mail_drops_) {
       if (stopping_) return false;
       wake_.Wait(&mutex_);
     }
     new_requests_.swap(mail_requests_);
     aborts_.swap(mail_aborts_);
     mail_prompt_tokens_ = 0;
+    mail_drops_ = false;
   }
+  ReleaseDropped();
   for (RequestState* request : new_requests_) scheduler_.Enqueue(request);
   for (const auto& [request, reason] : aborts_) committer_.Abort(request, reason);
   new_requests_.clear();
@@ -247,8 +310,13 @@ void EngineThread::AdmitRequests() {
   while (true) {
     const absl::Span<RequestState* const> admitted = scheduler_.Admit();
     for (size_t i = 0; i < admitted.size(); ++i) {
-      const absl::Status status = MakeAttention(admitted[i]);
-      if (status.ok()) continue;
+      RequestState* request = admitted[i];
+      const absl::Status status =
+          StartRequest(limits_.layout, *parts_.runner, parts_.clock->Now(), request);
+      if (status.ok()) {
+        if (request->num_prefilled == request->prompt_tokens()) committer_.SkipPrefill(request);
+        continue;
+      }
       // What others hold comes back; those behind it wait too, so that it gets its turn.
       const bool may_fit_later = status.code() == absl::StatusCode::kResourceExhausted &&
                                  parts_.runner->device_kv_used_bytes() > 0;
@@ -257,20 +325,12 @@ void EngineThread::AdmitRequests() {
         LetGoOfEnded();
         return;
       }
-      committer_.Abort(admitted[i], status);
+      committer_.Abort(request, status);
     }
     // A request that ended here has left its place to others.
     if (committer_.ended().empty()) return;
     LetGoOfEnded();
   }
-}
-
-absl::Status EngineThread::MakeAttention(RequestState* request) {
-  if (!request->sparse()) return absl::OkStatus();
-  const int num_forks = static_cast<int>(request->sequences.size()) - 1;
-  ASSIGN_OR_RETURN(request->sequences[0].state,
-                   parts_.runner->NewState(request->request.attention, num_forks));
-  return absl::OkStatus();
 }
 
 void EngineThread::RunStep(const ScheduledStep& step) {
@@ -320,6 +380,9 @@ void EngineThread::LetGoOfEnded() {
 
 void EngineThread::LetGo(RequestState* request) {
   absl::Status status = *std::move(request->end);
+  std::unique_ptr<HeldPrompt> held = std::move(request->hold);
+  const bool is_held = held != nullptr && held->table.num_tokens == held->num_tokens();
+  if (held != nullptr && !is_held) scheduler_.Release(held.get());
   scheduler_.Remove(request);
   RecordEnd(*request, status);
   std::unique_ptr<RequestState> state;
@@ -328,14 +391,30 @@ void EngineThread::LetGo(RequestState* request) {
     const auto it = active_.find(request->request.request_id);
     state = std::move(it->second.state);
     active_.erase(it);
+    if (is_held) {
+      prompts_.Add(std::move(held));
+    } else if (held != nullptr) {
+      prompts_.Cancel(held->name);
+    }
     // An abort that came after the end has no request any more.
     std::erase_if(mail_aborts_, [&](const AbortNote& note) { return note.first == request; });
   }
+  state->prefix = nullptr;
+  ReleaseDropped();
   PublishLoad();
   state->sink->OnDone(std::move(status));
   state.reset();
   MutexLock lock(&mutex_);
   if (--num_unfinished_ == 0) idle_.SignalAll();
+}
+
+void EngineThread::ReleaseDropped() {
+  std::vector<std::shared_ptr<HeldPrompt>> unused;
+  {
+    MutexLock lock(&mutex_);
+    unused = prompts_.TakeUnused();
+  }
+  for (const auto& prompt : unused) scheduler_.Release(prompt.get());
 }
 
 void EngineThread::PublishLoad() {
@@ -356,6 +435,8 @@ void EngineThread::PublishLoad() {
   metrics.requests_running.Set(load_.requests_running);
   metrics.requests_waiting.Set(load_.requests_waiting);
   metrics.kv_host_used_bytes.Set(static_cast<double>(used));
+  metrics.kv_host_reserved_bytes.Set(
+      static_cast<double>(int64_t{scheduler_.num_reserved_blocks()} * block_bytes));
   metrics.kv_host_high_water_bytes.Set(
       static_cast<double>(int64_t{parts_.block_pool->high_water()} * block_bytes));
   metrics.kv_device_used_bytes.Set(static_cast<double>(parts_.runner->device_kv_used_bytes()));

@@ -11,6 +11,7 @@
 
 #include "base/mutex.h"
 #include "engine/engine.h"
+#include "engine/held_prompt.h"
 #include "engine/scheduler.h"
 #include "engine/step_commit.h"
 
@@ -37,6 +38,8 @@ class EngineThread final : public Engine {
 
   absl::Status Submit(GenerationRequest request, std::shared_ptr<TokenSink> sink) override;
   bool Abort(const std::string& request_id, absl::Status reason) override;
+  bool DropPrompt(const std::string& name) override;
+  absl::StatusOr<BlockTable> HeldBlocks(const std::string& name) const override;
   EngineLoad load() const override;
   void StartDraining() override;
   bool WaitUntilIdle(absl::Duration timeout) override;
@@ -49,10 +52,16 @@ class EngineThread final : public Engine {
   };
   using AbortNote = std::pair<RequestState*, absl::Status>;
 
+  absl::StatusOr<Footprint> CheckFootprint(const GenerationRequest& request,
+                                           const HeldPrompt* prefix) const;
+  absl::Status Enqueue(GenerationRequest request, const absl::StatusOr<Footprint>& footprint,
+                       std::shared_ptr<const HeldPrompt> prefix, std::shared_ptr<TokenSink> sink)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckQueue(const GenerationRequest& request) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::unique_ptr<RequestState> MakeState(GenerationRequest request, Footprint footprint,
-                                          std::shared_ptr<TokenSink> sink)
+  std::unique_ptr<RequestState> MakeRequest(GenerationRequest request, Footprint footprint,
+                                            std::shared_ptr<const HeldPrompt> prefix,
+                                            std::shared_ptr<TokenSink> sink)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteAbort(Active* active, const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -63,11 +72,12 @@ class EngineThread final : public Engine {
   // Admits what fits, and makes the states of sparse sequences. A request for whose states the
   // device tier has no room now goes on waiting; one whose states cannot be made ends alone.
   void AdmitRequests();
-  absl::Status MakeAttention(RequestState* request);
   void RunStep(const ScheduledStep& step);
   void RunAlone(const ScheduledStep& step);
   void LetGoOfEnded();
   void LetGo(RequestState* request);
+  // Gives back the blocks of dropped prompts that nobody continues any more.
+  void ReleaseDropped();
   void RecordEnd(const RequestState& request, const absl::Status& status);
   void PublishLoad();
 
@@ -88,6 +98,8 @@ class EngineThread final : public Engine {
   CondVar wake_;  // the engine thread: mail has come
   CondVar idle_;  // WaitUntilIdle: num_unfinished_ is 0
   std::unordered_map<std::string, Active> active_ ABSL_GUARDED_BY(mutex_);  // by request_id
+  HeldPrompts prompts_ ABSL_GUARDED_BY(mutex_);
+  bool mail_drops_ ABSL_GUARDED_BY(mutex_) = false;  // a prompt was dropped
   std::vector<RequestState*> mail_requests_ ABSL_GUARDED_BY(mutex_);
   std::vector<AbortNote> mail_aborts_ ABSL_GUARDED_BY(mutex_);
   int64_t mail_prompt_tokens_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -48,6 +50,23 @@ struct OutputParams {
   int stream_interval = 1;  // tokens per chunk at least
 };
 
+// A prompt that is to stay in the KV cache when its request is over, so that others can begin with
+// it (GenerationRequest::continues).
+struct HoldParams {
+  std::string name;  // unique among held prompts; "": none is kept
+  // Policies that watch the prefill. A request with exactly one of these attentions goes on with
+  // what that one has learned; one with others learns from the prompt's rows, which some policies
+  // cannot (ModelRunner::learns_from_prefill).
+  std::vector<AttentionParams> attentions;
+};
+
+// K and V rows of a prompt's first tokens, computed before and kept somewhere else: whole blocks of
+// the KV cache's layout, one after the other, the last of them partly used.
+struct PromptRows {
+  int num_tokens = 0;
+  std::vector<std::byte> blocks;
+};
+
 struct GenerationRequest {
   std::string request_id;                 // unique among running requests
   std::vector<int32_t> prompt_token_ids;  // not empty
@@ -61,6 +80,13 @@ struct GenerationRequest {
   int priority = 0;                           // higher first
   absl::Time arrival = absl::InfinitePast();  // when the RPC came in
   absl::Time deadline = absl::InfiniteFuture();
+  // The prompt begins with all tokens of the held prompt of this name, and shares its rows; only
+  // the others are run. "": it does not.
+  std::string continues;
+  // Copied in as the rows of the prompt's first tokens, instead of running those. Null: none.
+  std::shared_ptr<const PromptRows> prompt_rows;
+  // Holds the prompt. Excludes everything that comes after it: max_tokens, tokens to score.
+  HoldParams hold;
   // Scoring mode: these tokens are fed one by one through the decode path instead of sampling,
   // and the full logits of each position go to TokenSink::OnLogits. Excludes max_tokens > 0.
   std::vector<int32_t> score_token_ids;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 namespace tokenbutler {
 
@@ -88,11 +89,25 @@ void Scheduler::TakeBlocks(RequestState* request) {
   const BlockTable& first = request->sequences[0].block_table;
   for (Sequence& sequence : request->sequences) {
     BlockTable& table = sequence.block_table;
-    const bool shares = sequence.index > 0;
-    Take(footprint.blocks_per_sequence, shares ? footprint.shared_blocks : 0, first.blocks,
-         &table.blocks);
-    Take(footprint.state_blocks_per_sequence, shares ? footprint.shared_state_blocks : 0,
-         first.state_blocks, &table.state_blocks);
+    if (sequence.index > 0) {
+      Take(footprint.blocks_per_sequence, footprint.shared_blocks, first.blocks, &table.blocks);
+      Take(footprint.state_blocks_per_sequence, footprint.shared_state_blocks, first.state_blocks,
+           &table.state_blocks);
+      continue;
+    }
+    static const std::vector<BlockId> kNone;
+    const PromptObserver* observer = request->observer();
+    Take(footprint.blocks_per_sequence, footprint.held_blocks,
+         request->prefix == nullptr ? kNone : request->prefix->table.blocks, &table.blocks);
+    Take(footprint.state_blocks_per_sequence, footprint.held_state_blocks,
+         observer == nullptr ? kNone : observer->table.state_blocks, &table.state_blocks);
+  }
+  pool_->Allocate(footprint.reserved_blocks, &request->reserved_blocks);
+  num_reserved_blocks_ += footprint.reserved_blocks;
+  if (request->hold == nullptr) return;
+  for (PromptObserver& observer : request->hold->observers) {
+    observer.table.blocks = first.blocks;
+    pool_->Allocate(observer.num_state_blocks, &observer.table.state_blocks);
   }
 }
 
@@ -160,6 +175,9 @@ void Scheduler::AddChunk(RequestState* request, int num_tokens, absl::Time now) 
        .start_position = request->num_prefilled,
        .logits = logits,
        .state = request->sequences[0].state.get()});
+  if (request->hold != nullptr) {
+    step_.plan.prefill_chunks.back().observers = request->hold->observers;
+  }
 }
 
 void Scheduler::ReleaseBlocks(Sequence* sequence) {
@@ -169,8 +187,40 @@ void Scheduler::ReleaseBlocks(Sequence* sequence) {
   sequence->block_table = BlockTable{};
 }
 
+void Scheduler::ReleaseOthers(RequestState* request) {
+  if (request->hold != nullptr) Release(request->hold.get());
+  ReleaseReserved(&request->reserved_blocks);
+}
+
+void Scheduler::ReleaseReserved(std::vector<BlockId>* blocks) {
+  pool_->Release(*blocks);
+  num_reserved_blocks_ -= static_cast<int>(blocks->size());
+  blocks->clear();
+}
+
+void Scheduler::Hold(RequestState* request) {
+  HeldPrompt& hold = *request->hold;
+  hold.table = request->sequences[0].block_table;
+  pool_->Share(hold.table.blocks);
+  hold.reserved_blocks = std::move(request->reserved_blocks);
+  request->reserved_blocks.clear();
+}
+
+void Scheduler::Release(HeldPrompt* prompt) {
+  may_admit_ = true;
+  for (PromptObserver& observer : prompt->observers) {
+    observer.state.reset();  // first: it may use the blocks
+    pool_->Release(observer.table.state_blocks);
+    observer.table = BlockTable{};
+  }
+  pool_->Release(prompt->table.blocks);
+  ReleaseReserved(&prompt->reserved_blocks);
+  prompt->table = BlockTable{};
+}
+
 void Scheduler::PutBack(RequestState* request) {
   for (Sequence& sequence : request->sequences) ReleaseBlocks(&sequence);
+  ReleaseOthers(request);
   num_places_taken_ -= request->request.sampling.n;
   running_.erase(std::find(running_.begin(), running_.end(), request));
   request->stage = RequestState::Stage::kQueued;
@@ -197,6 +247,7 @@ void Scheduler::Remove(RequestState* request) {
   for (Sequence& sequence : request->sequences) {
     if (!sequence.finished) Release(&sequence);
   }
+  ReleaseOthers(request);
   running_.erase(std::find(running_.begin(), running_.end(), request));
 }
 

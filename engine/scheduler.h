@@ -65,6 +65,12 @@ class Scheduler {
   // A sequence needs its state and blocks no more. Its place is free from now on.
   void Release(Sequence* sequence);
 
+  // Makes the rows of a prompt that is prefilled those of request->hold, which the caller takes out
+  // of the request then. REQUIRES: an only sequence, not released yet.
+  void Hold(RequestState* request);
+  // Gives back what a held prompt owns. REQUIRES: nobody continues it.
+  void Release(HeldPrompt* prompt);
+
   // Forgets a request, wherever it is, and releases all its sequences.
   void Remove(RequestState* request);
 
@@ -76,6 +82,8 @@ class Scheduler {
   int num_running() const { return static_cast<int>(running_.size()); }
   int64_t waiting_prompt_tokens() const { return waiting_prompt_tokens_; }
   // Requests that had to wait because their blocks were not free, each counted once.
+  // Footprint::reserved_blocks of all that runs or is held.
+  int num_reserved_blocks() const { return num_reserved_blocks_; }
   int64_t num_failed_to_fit() const { return num_failed_to_fit_; }
 
  private:
@@ -86,6 +94,9 @@ class Scheduler {
   bool TryAdmit(RequestState* request);
   void TakeBlocks(RequestState* request);
   void ReleaseBlocks(Sequence* sequence);
+  // What a request has beside its sequences.
+  void ReleaseOthers(RequestState* request);
+  void ReleaseReserved(std::vector<BlockId>* blocks);
   // `count` blocks, the first `num_shared` of them those of `first`.
   void Take(int count, int num_shared, const std::vector<BlockId>& first,
             std::vector<BlockId>* blocks);
@@ -102,6 +113,7 @@ class Scheduler {
   int num_places_taken_ = 0;                               // of max_num_seqs
   bool may_admit_ = false;  // something came or left since the last look at the queue
   int64_t num_failed_to_fit_ = 0;
+  int num_reserved_blocks_ = 0;
   uint64_t step_number_ = 1;
   uint64_t num_prefill_steps_ = 0;
   ScheduledStep step_;

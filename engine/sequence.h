@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "engine/admission.h"
+#include "engine/held_prompt.h"
 #include "engine/output_text.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
@@ -49,10 +50,17 @@ struct RequestState {
   absl::Time arrival;                               // of the RPC
   absl::Time queue_limit = absl::InfiniteFuture();  // must have been admitted by then
 
+  // The held prompt that this one begins with; null: none.
+  std::shared_ptr<const HeldPrompt> prefix;
+  // The prompt that this one is to become, from Submit until it is held; null: it is not held.
+  std::unique_ptr<HeldPrompt> hold;
+
   Stage stage = Stage::kQueued;
   int num_prefilled = 0;  // prompt tokens whose rows are written, in the first sequence's blocks
-  std::vector<Sequence> sequences;  // [n]
-  absl::Time start_time;            // first chunk scheduled
+  int num_cached = 0;     // of these, not run: of the prefix, or copied in
+  std::vector<BlockId> reserved_blocks;  // Footprint::reserved_blocks
+  std::vector<Sequence> sequences;       // [n]
+  absl::Time start_time;                 // first chunk scheduled
   absl::Time first_token_time = absl::InfinitePast();
   absl::Time prefill_end_time = absl::InfinitePast();
   // Set when the request is over and only waits for its OnDone with this status.
@@ -66,6 +74,10 @@ struct RequestState {
 
   int prompt_tokens() const { return static_cast<int>(request.prompt_token_ids.size()); }
   bool sparse() const { return request.attention.sparse(); }
+  // What the attention's policy has learned of the prefix already; null: nothing.
+  const PromptObserver* observer() const {
+    return prefix == nullptr || !footprint.selects ? nullptr : prefix->Find(request.attention);
+  }
   bool scoring() const { return !request.score_token_ids.empty(); }
 };
 

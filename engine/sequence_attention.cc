@@ -23,6 +23,18 @@ absl::StatusOr<std::unique_ptr<SequenceAttention>> SequenceAttention::Create(
       new SequenceAttention(params, resources, store, std::move(selector), std::move(resident)));
 }
 
+std::unique_ptr<SequenceAttention> SequenceAttention::CreateOnHost(
+    const AttentionParams& params, const SelectionResources& resources, const KvStore& store,
+    std::unique_ptr<TokenSelector> selector) {
+  return std::unique_ptr<SequenceAttention>(
+      new SequenceAttention(params, resources, store, std::move(selector), store.NewHostTokens()));
+}
+
+absl::StatusOr<std::unique_ptr<SequenceAttention>> SequenceAttention::Continue(
+    int num_forks) const {
+  return Create(params_, resources_, store_, selector_->Clone(), num_forks);
+}
+
 SequenceAttention::SequenceAttention(const AttentionParams& params,
                                      const SelectionResources& resources, const KvStore& store,
                                      std::unique_ptr<TokenSelector> selector,

@@ -28,6 +28,15 @@ class SequenceAttention : public SequenceState {
       const AttentionParams& params, const SelectionResources& resources, const KvStore& store,
       std::unique_ptr<TokenSelector> selector, int num_forks = 0);
 
+  // The same without a device tier of its own: for what attends to everything, or only observes.
+  static std::unique_ptr<SequenceAttention> CreateOnHost(const AttentionParams& params,
+                                                         const SelectionResources& resources,
+                                                         const KvStore& store,
+                                                         std::unique_ptr<TokenSelector> selector);
+
+  // What goes on from the prefill that this one has observed. RESOURCE_EXHAUSTED as Create.
+  absl::StatusOr<std::unique_ptr<SequenceAttention>> Continue(int num_forks) const;
+
   // A copy for a fork, which may happen after a prefill only. The fork's block table holds the same
   // bytes. RESOURCE_EXHAUSTED as Create.
   absl::StatusOr<std::unique_ptr<SequenceAttention>> Fork() const;

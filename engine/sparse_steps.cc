@@ -1,24 +1,33 @@
 #include "engine/sparse_steps.h"
 
 #include <cmath>
+#include <cstddef>
+#include <vector>
 
 #include "engine/sequence_attention.h"
 
 namespace tokenbutler {
 namespace {
 
-LayerContext ContextOf(const TokenRows& rows, const TokenRows::Sequence& sequence, int layer,
-                       ComputePool& pool) {
+// What `attention` sees, which decides for the sequence or only observes it.
+LayerContext ContextOf(const TokenRows& rows, const TokenRows::Sequence& sequence,
+                       const SequenceAttention& attention,
+                       const std::vector<std::byte*>& state_blocks, int layer, ComputePool& pool) {
   const ModelConfig& config = rows.config();
   return {.layout = &rows.kv_store().layout(),
           .blocks = sequence.blocks,
-          .state_layout = &sequence.attention->state_layout(),
-          .state_blocks = sequence.state_blocks,
+          .state_layout = &attention.state_layout(),
+          .state_blocks = state_blocks,
           .layer = layer,
           .context_len = sequence.context_len(),
           .group_size = config.group_size(),
           .softmax_scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim)),
           .pool = &pool};
+}
+
+LayerContext ContextOf(const TokenRows& rows, const TokenRows::Sequence& sequence, int layer,
+                       ComputePool& pool) {
+  return ContextOf(rows, sequence, *sequence.attention, sequence.state_blocks, layer, pool);
 }
 
 const float* QueryOf(const TokenRows& rows, const TokenRows::Sequence& sequence) {
@@ -59,14 +68,20 @@ void FetchTokens(TokenRows& rows, int layer) {
 
 void ObserveAttention(TokenRows& rows, int layer, ComputePool& pool) {
   for (const TokenRows::Sequence& sequence : rows.sequences()) {
+    const PrefillQueries queries = {.queries = QueryOf(rows, sequence),
+                                    .stride = static_cast<size_t>(rows.qkv_size()),
+                                    .num_rows = sequence.num_rows};
+    for (const TokenRows::Sequence::Observer& observer : sequence.observers) {
+      observer.attention->ObservePrefill(
+          ContextOf(rows, sequence, *observer.attention, observer.state_blocks, layer, pool),
+          queries);
+    }
     if (sequence.attention == nullptr) continue;
     const LayerContext context = ContextOf(rows, sequence, layer, pool);
     if (rows.is_decode()) {
       sequence.attention->ObserveDecode(context, QueryOf(rows, sequence));
     } else {
-      sequence.attention->ObservePrefill(context, {.queries = QueryOf(rows, sequence),
-                                                   .stride = static_cast<size_t>(rows.qkv_size()),
-                                                   .num_rows = sequence.num_rows});
+      sequence.attention->ObservePrefill(context, queries);
     }
   }
 }

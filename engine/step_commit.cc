@@ -8,6 +8,7 @@
 #include "base/compute_pool.h"
 #include "base/metrics.h"
 #include "engine/attention_metrics.h"
+#include "engine/forking.h"
 #include "engine/logprobs.h"
 
 namespace tokenbutler {
@@ -106,6 +107,11 @@ void StepCommitter::CommitChunk(RequestState* request, const StepItem& chunk,
   StartDecoding(request, logits);
 }
 
+void StepCommitter::SkipPrefill(RequestState* request) {
+  now_ = parts_.clock->Now();
+  StartDecoding(request, /*logits=*/{});
+}
+
 void StepCommitter::CountAttention(Sequence* sequence) const {
   if (sequence->state == nullptr) return;
   const AttentionStats stats = sequence->state->stats();
@@ -115,7 +121,7 @@ void StepCommitter::CountAttention(Sequence* sequence) const {
 
 void StepCommitter::SendProgress(const RequestState& request) const {
   request.sink->OnProgress({.total_tokens = request.prompt_tokens(),
-                            .cached_tokens = 0,
+                            .cached_tokens = request.num_cached,
                             .processed_tokens = request.num_prefilled,
                             .elapsed = now_ - request.start_time});
 }
@@ -154,16 +160,18 @@ void StepCommitter::StartDecoding(RequestState* request, absl::Span<const float>
   request->stage = RequestState::Stage::kDecode;
   request->prefill_end_time = now_;
   parts_.metrics->prompt_tokens_total.Increment(request->prompt_tokens());
+  parts_.metrics->prompt_tokens_cached_total.Increment(request->num_cached);
   parts_.metrics->request_queue_seconds.Observe(
       absl::ToDoubleSeconds(request->start_time - request->arrival));
   parts_.metrics->request_prefill_seconds.Observe(
       absl::ToDoubleSeconds(now_ - request->start_time));
   if (request->scoring()) {
     request->sequences[0].next_token = request->request.score_token_ids[0];
-    request->sink->OnLogits(0, logits);
+    if (!logits.empty()) request->sink->OnLogits(0, logits);
     return;
   }
   if (request->footprint.max_new_tokens == 0) {
+    if (request->hold != nullptr) scheduler_->Hold(request);
     for (Sequence& sequence : request->sequences) {
       Finish(&sequence, LengthStop(*request));
     }
@@ -182,27 +190,14 @@ void StepCommitter::StartDecoding(RequestState* request, absl::Span<const float>
 }
 
 absl::Status StepCommitter::Fork(RequestState* request) {
-  Sequence& first = request->sequences[0];
-  const Footprint& footprint = request->footprint;
-  const int num_tokens = first.block_table.num_tokens;
-  const int block_size = parts_.block_pool->layout().block_size;
-  const bool has_partial_block = num_tokens % block_size != 0;
-  // A state block is partial, too, when some of its KV blocks are the fork's own.
-  const StateLayout state = parts_.runner->state_layout(request->request.attention);
-  const bool has_partial_state =
-      state.record_bytes > 0 && num_tokens % (block_size * state.kv_blocks()) != 0;
+  const Sequence& first = request->sequences[0];
+  const StateLayout state = request->footprint.selects
+                                ? parts_.runner->state_layout(request->request.attention)
+                                : StateLayout{};
   for (Sequence& fork : request->sequences) {
     if (fork.index == 0) continue;
-    fork.block_table.num_tokens = num_tokens;
-    if (has_partial_block) {
-      const size_t partial = static_cast<size_t>(footprint.shared_blocks);
-      parts_.runner->CopyBlock(first.block_table.blocks[partial], fork.block_table.blocks[partial]);
-    }
-    if (has_partial_state) {
-      const size_t partial = static_cast<size_t>(footprint.shared_state_blocks);
-      parts_.runner->CopyBlock(first.block_table.state_blocks[partial],
-                               fork.block_table.state_blocks[partial]);
-    }
+    CopyPartialBlocks(first.block_table, parts_.block_pool->layout().block_size, state,
+                      *parts_.runner, &fork.block_table);
     if (first.state == nullptr) continue;
     ASSIGN_OR_RETURN(fork.state, parts_.runner->ForkState(*first.state));
   }
@@ -303,6 +298,7 @@ FinishedOutput StepCommitter::MakeFinishedOutput(const Sequence& sequence,
   output.matched_token_id = stop.matched_token_id;
   output.prompt_tokens = request.prompt_tokens();
   output.completion_tokens = request.scoring() ? 0 : sequence.num_new_tokens;
+  output.cached_tokens = request.num_cached;
   output.seed = request.seed;
   if (request.sparse()) {
     output.attention = sequence.state == nullptr ? AttentionStats{} : sequence.state->stats();

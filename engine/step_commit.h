@@ -30,6 +30,9 @@ class StepCommitter {
   void CommitDecode(Sequence* sequence, absl::Span<const float> logits);
   void CommitChunk(RequestState* request, const StepItem& chunk, absl::Span<const float> logits);
 
+  // A request whose whole prompt is in the KV cache already goes on with what comes after it.
+  void SkipPrefill(RequestState* request);
+
   // Ends a request before its time. OK: its unfinished sequences are finished as cancelled, with
   // what text they held back. Does nothing when it is over already.
   void Abort(RequestState* request, const absl::Status& reason);

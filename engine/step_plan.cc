@@ -17,6 +17,25 @@ absl::StatusOr<std::unique_ptr<SequenceState>> ModelRunner::NewState(const Atten
   return nullptr;
 }
 
+absl::StatusOr<std::unique_ptr<SequenceState>> ModelRunner::NewIdleState(
+    const AttentionParams& params) {
+  return NewState(params, /*num_forks=*/0);
+}
+
+absl::StatusOr<std::unique_ptr<SequenceState>> ModelRunner::NewObserver(
+    const AttentionParams& params) {
+  return NewState(params, /*num_forks=*/0);
+}
+
+absl::StatusOr<std::unique_ptr<SequenceState>> ModelRunner::ContinueState(
+    const SequenceState& observer, int /*num_forks*/) {
+  return ForkState(observer);
+}
+
+absl::Status ModelRunner::AdoptRows(const BlockTable&, SequenceState*) {
+  return InternalError("this runner keeps no states");
+}
+
 absl::StatusOr<std::unique_ptr<SequenceState>> ModelRunner::ForkState(const SequenceState&) {
   return InternalError("this runner keeps no states");
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "base/status.h"
 #include "engine/attention_stats.h"
 #include "engine/selection/attention_params.h"
+#include "engine/selection/policy_memory.h"
 #include "offload/block_table.h"
 #include "offload/state_layout.h"
 
@@ -21,6 +23,15 @@ class SequenceState {
   virtual AttentionStats stats() const = 0;
 };
 
+// A policy that watches a prompt's prefill for sequences that will go on from it, and never
+// attends.
+struct PromptObserver {
+  AttentionParams attention;
+  int num_state_blocks = 0;
+  BlockTable table;  // the prompt's blocks, not owned, and the state blocks of this policy
+  std::unique_ptr<SequenceState> state;  // of ModelRunner::NewObserver
+};
+
 enum class LogitsWanted { kNone, kLast, kAll };
 
 // One sequence's share of a step: `token_ids` are run at positions start_position,
@@ -31,6 +42,7 @@ struct StepItem {
   int start_position = 0;
   LogitsWanted logits = LogitsWanted::kLast;
   SequenceState* state = nullptr;  // of the runner that runs the step; null: dense attention
+  absl::Span<const PromptObserver> observers = {};  // of a prefill chunk; not owned
 };
 
 // What one step computes: every running sequence's decode token, and chunks of prefills.
@@ -54,10 +66,18 @@ class ModelRunner {
 
   // Copies K and V rows of a partly filled block when a sequence is forked (n > 1).
   virtual void CopyBlock(BlockId from, BlockId to) = 0;
+  // Replaces all rows of a block. `bytes`: as many as a block of the KV cache's layout has.
+  virtual void WriteBlock(absl::Span<const std::byte> bytes, BlockId to) = 0;
 
   // Whether sequences with this attention can be run: INVALID_ARGUMENT or UNIMPLEMENTED naming the
   // field otherwise. Any thread.
   virtual absl::Status CheckAttention(const AttentionParams& params) const;
+  // Memory outside of blocks that the policy of such a sequence takes at most, when it has
+  // `num_tokens` tokens in the end. Any thread.
+  virtual PolicyMemory policy_memory(const AttentionParams& params, int num_tokens) const {
+    (void)params, (void)num_tokens;
+    return {};
+  }
   // The state blocks that such a sequence needs. Any thread.
   virtual StateLayout state_layout(const AttentionParams& params) const {
     (void)params;
@@ -70,6 +90,26 @@ class ModelRunner {
   // A copy for a fork of the sequence; its stats begin at zero.
   virtual absl::StatusOr<std::unique_ptr<SequenceState>> ForkState(const SequenceState& state);
 
+  // The state of a sequence that will never have more tokens than its budget holds: attends to all
+  // and keeps nothing. Needs no state blocks.
+  virtual absl::StatusOr<std::unique_ptr<SequenceState>> NewIdleState(
+      const AttentionParams& params);
+
+  // Prompts that others go on from (held_prompt.h).
+  // Whether the policy learns from a prompt's queries, so that it has to watch the prefill itself.
+  // Any thread.
+  virtual bool learns_from_prefill(const AttentionParams& params) const {
+    (void)params;
+    return false;
+  }
+  virtual absl::StatusOr<std::unique_ptr<SequenceState>> NewObserver(const AttentionParams& params);
+  // As NewState, of a sequence whose rows so far are those that `observer` has watched and whose
+  // state blocks hold the same bytes.
+  virtual absl::StatusOr<std::unique_ptr<SequenceState>> ContinueState(
+      const SequenceState& observer, int num_forks);
+  // Shows a new state the rows of all tokens that `table` holds, which no step of its sequence
+  // wrote. REQUIRES: not learns_from_prefill.
+  virtual absl::Status AdoptRows(const BlockTable& table, SequenceState* state);
   // Bytes of the device tier that hold rows of sequences. 0 when the device is the host.
   virtual int64_t device_kv_used_bytes() const { return 0; }
 };

@@ -193,6 +193,31 @@ absl::StatusOr<std::unique_ptr<SequenceState>> StepRunner::NewState(const Attent
   return SequenceAttention::Create(params, resources_, kv_store_, std::move(selector), num_forks);
 }
 
+absl::StatusOr<std::unique_ptr<SequenceState>> StepRunner::NewIdleState(
+    const AttentionParams& params) {
+  RETURN_IF_ERROR(CheckPolicy(params, resources_));
+  return SequenceAttention::CreateOnHost(params, resources_, kv_store_, NewIdleSelector());
+}
+
+bool StepRunner::learns_from_prefill(const AttentionParams& params) const {
+  return LearnsFromPrefill(params.policy);
+}
+
+PolicyMemory StepRunner::policy_memory(const AttentionParams& params, int num_tokens) const {
+  return PolicyMemoryFor(params, resources_, num_tokens);
+}
+
+absl::StatusOr<std::unique_ptr<SequenceState>> StepRunner::NewObserver(
+    const AttentionParams& params) {
+  ASSIGN_OR_RETURN(std::unique_ptr<TokenSelector> selector, CreateSelector(params, resources_));
+  return SequenceAttention::CreateOnHost(params, resources_, kv_store_, std::move(selector));
+}
+
+absl::StatusOr<std::unique_ptr<SequenceState>> StepRunner::ContinueState(
+    const SequenceState& observer, int num_forks) {
+  return static_cast<const SequenceAttention&>(observer).Continue(num_forks);
+}
+
 absl::StatusOr<std::unique_ptr<SequenceState>> StepRunner::ForkState(const SequenceState& state) {
   return static_cast<const SequenceAttention&>(state).Fork();
 }

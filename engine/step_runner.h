@@ -66,11 +66,25 @@ class StepRunner : public ModelRunner {
   absl::Span<const float> decode_logits(int item) const override;
   absl::Span<const float> prefill_logits(int chunk) const override;
   void CopyBlock(BlockId from, BlockId to) override { kv_store_.CopyBlock(from, to); }
+  void WriteBlock(absl::Span<const std::byte> bytes, BlockId to) override {
+    kv_store_.WriteBlock(bytes, to);
+  }
   absl::Status CheckAttention(const AttentionParams& params) const override;
   StateLayout state_layout(const AttentionParams& params) const override;
   absl::StatusOr<std::unique_ptr<SequenceState>> NewState(const AttentionParams& params,
                                                           int num_forks) override;
   absl::StatusOr<std::unique_ptr<SequenceState>> ForkState(const SequenceState& state) override;
+  absl::StatusOr<std::unique_ptr<SequenceState>> NewIdleState(
+      const AttentionParams& params) override;
+  bool learns_from_prefill(const AttentionParams& params) const override;
+  PolicyMemory policy_memory(const AttentionParams& params, int num_tokens) const override;
+  absl::StatusOr<std::unique_ptr<SequenceState>> NewObserver(
+      const AttentionParams& params) override;
+  absl::StatusOr<std::unique_ptr<SequenceState>> ContinueState(const SequenceState& observer,
+                                                               int num_forks) override;
+  absl::Status AdoptRows(const BlockTable& table, SequenceState* state) override {
+    return AdoptRows(table, /*queries=*/{}, state);
+  }
   int64_t device_kv_used_bytes() const override { return kv_store_.device_used_bytes(); }
 
   // Makes a new state that of a sequence whose first table.num_tokens tokens are written although

@@ -86,6 +86,13 @@ void TokenRows::Add(const StepItem& item, const Rope& rope) {
     sequence.attention->BeginStep(*item.block_table, sequence.context_len(), is_decode(),
                                   &sequence.blocks, &sequence.state_blocks);
   }
+  sequence.observers.resize(item.observers.size());
+  for (size_t i = 0; i < item.observers.size(); ++i) {
+    Sequence::Observer& observer = sequence.observers[i];
+    observer.attention = static_cast<SequenceAttention*>(item.observers[i].state.get());
+    observer.attention->BeginStep(item.observers[i].table, sequence.context_len(),
+                                  /*is_decode=*/false, &sequence.blocks, &observer.state_blocks);
+  }
 
   const int half = config_.head_dim / 2;
   const int block_size = kv_store_.layout().block_size;

@@ -45,6 +45,12 @@ class TokenRows {
     std::vector<std::byte*> blocks;  // bases of all its blocks up to its last row
     std::vector<std::byte*> state_blocks;
     SequenceAttention* attention = nullptr;  // null: dense
+    // Policies that watch this prefill chunk and do not attend.
+    struct Observer {
+      SequenceAttention* attention = nullptr;
+      std::vector<std::byte*> state_blocks;
+    };
+    std::vector<Observer> observers;
     int context_len() const { return start_position + num_rows; }
   };
 

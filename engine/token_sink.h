@@ -62,7 +62,8 @@ class TokenSink {
   virtual void OnProgress(const PrefillProgress& progress) = 0;
   // Log-probabilities of the prompt's tokens 1..n-1, in order, when asked for; may come in pieces.
   virtual void OnPromptLogprobs(std::vector<PositionLogprobs> logprobs) = 0;
-  // Scoring mode: logits after the prompt's last token (position 0) and after each scored token.
+  // Scoring mode: logits after the prompt's last token (position 0; not when that one was in the KV
+  // cache already) and after each scored token.
   // `logits` [vocab_size] float32 is only valid during the call.
   virtual void OnLogits(int position, absl::Span<const float> logits) = 0;
   // `chunk` is only valid during the call: its memory is used for the next one.

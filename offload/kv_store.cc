@@ -45,4 +45,8 @@ void KvStore::CopyBlock(BlockId from, BlockId to) {
   std::memcpy(host_.block(to), host_.block(from), layout_.block_bytes());
 }
 
+void KvStore::WriteBlock(absl::Span<const std::byte> bytes, BlockId to) {
+  std::memcpy(host_.block(to), bytes.data(), layout_.block_bytes());
+}
+
 }  // namespace tokenbutler

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "base/status.h"
 #include "offload/block_table.h"
 #include "offload/device_tier.h"
@@ -68,6 +69,9 @@ class KvStore {
   absl::StatusOr<std::unique_ptr<ResidentTokens>> NewResidentTokens(
       const ResidentOptions& options) const;
 
+  // The tokens of a sequence that attends to everything, where it is: in the host tier.
+  std::unique_ptr<ResidentTokens> NewHostTokens() const { return NewDirectTokens(layout_, host_); }
+
   // Of the device tier; 0 when it is the host memory itself. Engine thread only.
   int64_t device_used_bytes() const { return device_ == nullptr ? 0 : device_->used_bytes(); }
   int64_t device_capacity_bytes() const {
@@ -76,6 +80,8 @@ class KvStore {
 
   // Copies all rows of one block: a fork owns its partly filled block from then on.
   void CopyBlock(BlockId from, BlockId to);
+  // Replaces all rows of one block. REQUIRES: layout.block_bytes() bytes.
+  void WriteBlock(absl::Span<const std::byte> bytes, BlockId to);
 
  private:
   KvStore(const KvLayout& layout, HostTier host) : layout_(layout), host_(std::move(host)) {}

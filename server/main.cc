@@ -150,11 +150,16 @@ int64_t KvCapacityBytes(const ServerConfig& config, const KvLayout& layout,
       {.limit_bytes = MemoryLimitBytes(), .used_bytes = ResidentBytes() + device});
   // More than every sequence at its longest is never used.
   const int blocks = layout.blocks_for(model.config.max_position);
-  const StateLayout state = StateLayoutFor(
-      config.attention, {.config = &model.config, .weights = &model.weights, .layout = layout});
+  const SelectionResources resources = {
+      .config = &model.config, .weights = &model.weights, .layout = layout};
+  const StateLayout state = StateLayoutFor(config.attention, resources);
   const int state_blocks = state.kv_blocks() > 0 ? state.blocks_for(blocks) : 0;
-  const int64_t most = int64_t{config.engine.max_num_seqs} * (blocks + state_blocks) *
-                       static_cast<int64_t>(layout.block_bytes());
+  const PolicyMemory elsewhere =
+      PolicyMemoryFor(config.attention, resources, model.config.max_position);
+  const int64_t per_sequence =
+      (blocks + state_blocks) * static_cast<int64_t>(layout.block_bytes()) + elsewhere.own +
+      elsewhere.shared;
+  const int64_t most = config.engine.max_num_seqs * per_sequence;
   return std::min(free, most);
 }
 

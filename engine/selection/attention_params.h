@@ -68,6 +68,7 @@ struct AttentionParams {
 
   bool sparse() const { return policy != AttentionPolicy::kDense; }
   bool scores_low_bit_keys() const;
+  bool operator==(const AttentionParams&) const = default;
   // Bounds that need no model. INVALID_ARGUMENT naming field ("attention.token_budget"), value and
   // bound.
   absl::Status Validate() const;

@@ -136,6 +136,14 @@ class H2oSelector : public TokenSelector {
   std::vector<int32_t> heavy_;
 };
 
+// Growing lists may take twice what is in them; the prompt's are cut at the first step only.
+PolicyMemory Memory(const AttentionParams&, const SelectionResources& resources, int num_tokens) {
+  const int64_t lanes = int64_t{resources.layout.num_layers} * resources.layout.num_kv_heads;
+  constexpr int64_t kTokenBytes = sizeof(int32_t) + sizeof(float);
+  const int64_t scratch = num_tokens * int64_t{sizeof(float)};
+  return {.own = 2 * lanes * num_tokens * kTokenBytes + scratch};
+}
+
 absl::Status Check(const AttentionParams& params, const SelectionResources&) {
   if (params.misses == MissRule::kOnDemand) return absl::OkStatus();
   return WithField(
@@ -152,6 +160,10 @@ absl::StatusOr<std::unique_ptr<TokenSelector>> Create(const AttentionParams& par
 
 }  // namespace
 
-const PolicySpec kH2oPolicy = {.policy = AttentionPolicy::kH2o, .check = Check, .create = Create};
+const PolicySpec kH2oPolicy = {.policy = AttentionPolicy::kH2o,
+                               .learns_from_prefill = true,
+                               .memory = Memory,
+                               .check = Check,
+                               .create = Create};
 
 }  // namespace tokenbutler

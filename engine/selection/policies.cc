@@ -37,6 +37,14 @@ constexpr const PolicySpec* kPolicies[] = {
     &kSnapKvPolicy,      &kH2oPolicy,    &kStreamingLlmPolicy, &kXkvPolicy,   &kRandomPolicy,
 };
 
+class IdleSelector : public TokenSelector {
+ public:
+  std::unique_ptr<TokenSelector> Clone() const override { return NewIdleSelector(); }
+  void Select(const LayerContext& context, const float*, TokenSelection* selection) override {
+    selection->Reset(context.layout->num_kv_heads, 0);
+  }
+};
+
 const PolicySpec* Find(AttentionPolicy policy) {
   const auto* at = std::find_if(std::begin(kPolicies), std::end(kPolicies),
                                 [&](const PolicySpec* spec) { return spec->policy == policy; });
@@ -50,6 +58,20 @@ StateLayout StateLayoutFor(const AttentionParams& params, const SelectionResourc
   const bool has_state = spec != nullptr && spec->record_bytes != nullptr;
   return StateLayout::For(resources.layout, has_state ? spec->record_bytes(params, resources) : 0);
 }
+
+PolicyMemory PolicyMemoryFor(const AttentionParams& params, const SelectionResources& resources,
+                             int num_tokens) {
+  const PolicySpec* spec = Find(params.policy);
+  return spec == nullptr || spec->memory == nullptr ? PolicyMemory{}
+                                                    : spec->memory(params, resources, num_tokens);
+}
+
+bool LearnsFromPrefill(AttentionPolicy policy) {
+  const PolicySpec* spec = Find(policy);
+  return spec != nullptr && spec->learns_from_prefill;
+}
+
+std::unique_ptr<TokenSelector> NewIdleSelector() { return std::make_unique<IdleSelector>(); }
 
 absl::Status CheckPolicy(const AttentionParams& params, const SelectionResources& resources) {
   if (!params.sparse()) return absl::OkStatus();

@@ -9,6 +9,7 @@
 #include "engine/models/rope.h"
 #include "engine/predictor/predictor.h"
 #include "engine/selection/attention_params.h"
+#include "engine/selection/policy_memory.h"
 #include "engine/selection/token_selector.h"
 #include "engine/weights/model_weights.h"
 #include "offload/kv_layout.h"
@@ -40,6 +41,12 @@ struct PolicySpec {
   bool scores_whole_blocks = false;
   // Bytes kept per KV block, layer and KV head; null: none.
   size_t (*record_bytes)(const AttentionParams&, const SelectionResources&) = nullptr;
+  // Chooses by the prompt's queries, which rows alone do not tell.
+  bool learns_from_prefill = false;
+  // The most that is kept elsewhere for a sequence of that many tokens in the end; null: nothing
+  // that grows with the tokens.
+  PolicyMemory (*memory)(const AttentionParams&, const SelectionResources&,
+                         int num_tokens) = nullptr;
   // What the policy asks of parameters and model beyond the general bounds: INVALID_ARGUMENT
   // naming the field; null: nothing.
   absl::Status (*check)(const AttentionParams&, const SelectionResources&) = nullptr;

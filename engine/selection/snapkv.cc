@@ -167,6 +167,7 @@ class SnapKvSelector : public TokenSelector {
     const size_t count = std::min(static_cast<size_t>(most), ranked.size());
     std::partial_sort(ranked.begin(), ranked.begin() + count, ranked.end(), better);
     ranked.resize(count);
+    ranked.shrink_to_fit();
     for (const int32_t token : ranked) head->kept.emplace_back(token, scores[token]);
     std::sort(head->kept.begin(), head->kept.end());
   }
@@ -180,8 +181,24 @@ absl::StatusOr<std::unique_ptr<TokenSelector>> Create(const AttentionParams& par
   return std::make_unique<SnapKvSelector>(params, resources.config->num_layers);
 }
 
+// The window's queries, and the chosen tokens twice: ranked, and in order with their scores.
+PolicyMemory Memory(const AttentionParams& params, const SelectionResources& resources,
+                    int num_tokens) {
+  const ModelConfig& config = *resources.config;
+  const int64_t layers = config.num_layers, kept = std::min(params.token_budget, num_tokens);
+  constexpr int64_t kKeptBytes = sizeof(int32_t) + sizeof(std::pair<int32_t, float>);
+  const int64_t row_bytes = int64_t{config.num_heads} * config.head_dim * int64_t{sizeof(float)};
+  const int64_t window = params.local_window * (row_bytes + int64_t{sizeof(int)});
+  // While it chooses: sums, pooled sums and ranks of all tokens.
+  const int64_t scratch = num_tokens * int64_t{2 * sizeof(float) + sizeof(int32_t)};
+  return {.own = layers * (window + config.num_kv_heads * 2 * kept * kKeptBytes) + scratch};
+}
+
 }  // namespace
 
-const PolicySpec kSnapKvPolicy = {.policy = AttentionPolicy::kSnapKv, .create = Create};
+const PolicySpec kSnapKvPolicy = {.policy = AttentionPolicy::kSnapKv,
+                                  .learns_from_prefill = true,
+                                  .memory = Memory,
+                                  .create = Create};
 
 }  // namespace tokenbutler

@@ -20,14 +20,23 @@ int ScaledRank(int published, int hidden_size) {
   return std::max(1, published * hidden_size / kPublishedHiddenSize);
 }
 
+int KeyRank(const ModelConfig& config) { return ScaledRank(kPublishedKeyRank, config.hidden_size); }
+int ValueRank(const ModelConfig& config) {
+  return ScaledRank(kPublishedValueRank, config.hidden_size);
+}
+
 class XkvSelector : public TokenSelector {
  public:
   explicit XkvSelector(const SelectionResources& resources)
       : num_layers_(resources.config->num_layers),
-        key_rank_(ScaledRank(kPublishedKeyRank, resources.config->hidden_size)),
-        value_rank_(ScaledRank(kPublishedValueRank, resources.config->hidden_size)),
+        key_rank_(KeyRank(*resources.config)),
+        value_rank_(ValueRank(*resources.config)),
         rope_(resources.rope),
-        groups_(static_cast<size_t>((num_layers_ + kGroupLayers - 1) / kGroupLayers)) {}
+        rotations_(std::make_shared<std::vector<float>>()) {
+    for (int l = 0; l < num_layers_; l += kGroupLayers) {
+      groups_.push_back(std::make_shared<Group>());
+    }
+  }
 
   std::unique_ptr<TokenSelector> Clone() const override {
     return std::make_unique<XkvSelector>(*this);
@@ -35,8 +44,8 @@ class XkvSelector : public TokenSelector {
 
   void OnPrefill(const LayerContext& context, const PrefillQueries&) override {
     prompt_len_ = context.context_len;
-    groups_[context.layer / kGroupLayers] = nullptr;
-    rotations_ = nullptr;
+    groups_[context.layer / kGroupLayers] = std::make_shared<Group>();
+    rotations_ = std::make_shared<std::vector<float>>();
   }
 
   // Nothing is chosen: StandIn has all tokens.
@@ -45,16 +54,18 @@ class XkvSelector : public TokenSelector {
   }
 
   absl::Span<std::byte* const> StandIn(const LayerContext& context) override {
-    std::shared_ptr<const Group>& group = groups_[context.layer / kGroupLayers];
-    if (group == nullptr) group = FactoriseGroup(context);
+    Group& group = *groups_[context.layer / kGroupLayers];
+    if (rotations_->empty()) ComputeRotations();
+    if (!group.is_made) Factorise(context, &group);
     PlaceBlocks(context);
-    Reconstruct(context, *group);
+    Reconstruct(context, group);
     CopyDecodedRows(context);
     return bases_;
   }
 
  private:
   struct Group {
+    bool is_made = false;
     LowRankMatrix keys, values;  // [prompt_len, layers of the group * num_kv_heads * head_dim]
   };
 
@@ -67,16 +78,14 @@ class XkvSelector : public TokenSelector {
 
   void ComputeRotations() {
     const int half = rope_->half_dim();
-    auto rotations = std::make_shared<std::vector<float>>(size_t{2} * prompt_len_ * half);
+    rotations_->resize(size_t{2} * prompt_len_ * half);
     for (int t = 0; t < prompt_len_; ++t) {
-      float* cos = rotations->data() + size_t{2} * t * half;
+      float* cos = rotations_->data() + size_t{2} * t * half;
       rope_->Rotation(t, cos, cos + half);
     }
-    rotations_ = std::move(rotations);
   }
 
-  std::shared_ptr<const Group> FactoriseGroup(const LayerContext& context) {
-    if (rotations_ == nullptr) ComputeRotations();
+  void Factorise(const LayerContext& context, Group* group) const {
     const KvLayout& layout = *context.layout;
     const int first = context.layer / kGroupLayers * kGroupLayers;
     const int last = std::min(first + kGroupLayers, num_layers_);
@@ -93,14 +102,13 @@ class XkvSelector : public TokenSelector {
         }
       });
     };
-    auto group = std::make_shared<Group>();
-    group->keys = Factorise(
+    group->keys = tokenbutler::Factorise(
         prompt_len_, columns, key_rank_,
         [&](int begin, int end, float* out) { read(true, begin, end, out); }, *context.pool);
-    group->values = Factorise(
+    group->values = tokenbutler::Factorise(
         prompt_len_, columns, value_rank_,
         [&](int begin, int end, float* out) { read(false, begin, end, out); }, *context.pool);
-    return group;
+    group->is_made = true;
   }
 
   int NumPromptBlocks(const LayerContext& context) const {
@@ -165,9 +173,10 @@ class XkvSelector : public TokenSelector {
   int num_layers_, key_rank_, value_rank_;
   const Rope* rope_;
   int prompt_len_ = 0;
-  // Made at the first decode step that needs them; then they do not change, and forks share them.
-  std::vector<std::shared_ptr<const Group>> groups_;
-  std::shared_ptr<const std::vector<float>> rotations_;  // [prompt_len, head_dim]
+  // Of the prompt: shared by all forks of it, made by the first that needs them at a decode step;
+  // then they do not change. Another prefill begins new ones.
+  std::vector<std::shared_ptr<Group>> groups_;
+  std::shared_ptr<std::vector<float>> rotations_;  // [prompt_len, head_dim]
   // Working memory.
   std::vector<std::byte> rows_;
   std::vector<std::byte*> bases_;
@@ -179,8 +188,22 @@ absl::StatusOr<std::unique_ptr<TokenSelector>> Create(const AttentionParams&,
   return std::make_unique<XkvSelector>(resources);
 }
 
+// The factors and rotations are shared; each fork multiplies out into memory of its own.
+PolicyMemory Memory(const AttentionParams&, const SelectionResources& resources, int num_tokens) {
+  const KvLayout& layout = resources.layout;
+  const int64_t ranks = KeyRank(*resources.config) + ValueRank(*resources.config);
+  const int64_t groups = (layout.num_layers + kGroupLayers - 1) / kGroupLayers;
+  const int64_t width = int64_t{layout.num_kv_heads} * layout.head_dim;
+  const int64_t factor_rows = num_tokens + kGroupLayers * width;
+  const int64_t rotations = int64_t{num_tokens} * layout.head_dim * int64_t{sizeof(float)};
+  const int64_t blocks = layout.blocks_for(num_tokens);
+  const int64_t rows = (blocks + layout.num_layers) * static_cast<int64_t>(layout.layer_bytes());
+  return {.own = rows + 2 * kChunkTokens * width * int64_t{sizeof(float)},
+          .shared = groups * factor_rows * ranks * int64_t{sizeof(BF16)} + rotations};
+}
+
 }  // namespace
 
-const PolicySpec kXkvPolicy = {.policy = AttentionPolicy::kXkv, .create = Create};
+const PolicySpec kXkvPolicy = {.policy = AttentionPolicy::kXkv, .memory = Memory, .create = Create};
 
 }  // namespace tokenbutler

@@ -45,6 +45,7 @@ TEST(MetricsTest, EverySeriesExistsFromTheStart) {
         "deadline_expired_total{stage=\"decode\"} 0",
         "kv_host_used_bytes 0",
         "kv_host_high_water_bytes 0",
+        "kv_host_reserved_bytes 0",
         "kv_host_capacity_bytes 0",
         "kv_host_pinned_bytes 0",
         "kv_host_alloc_failures_total 0",

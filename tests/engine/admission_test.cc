@@ -122,6 +122,7 @@ class StateRunner : public ModelRunner {
   absl::Span<const float> decode_logits(int) const override { return {}; }
   absl::Span<const float> prefill_logits(int) const override { return {}; }
   void CopyBlock(BlockId, BlockId) override {}
+  void WriteBlock(absl::Span<const std::byte>, BlockId) override {}
   absl::Status CheckAttention(const AttentionParams& params) const override {
     return params.Validate();
   }
@@ -135,6 +136,16 @@ class StateRunner : public ModelRunner {
   }
 };
 
+// With a budget that most requests exceed.
+AttentionParams Sketch() {
+  AttentionParams params;
+  params.policy = AttentionPolicy::kSketch;
+  params.sink_tokens = 0;
+  params.local_window = 1;
+  params.token_budget = 2;
+  return params;
+}
+
 TEST(AdmissionTest, StateBlocksAreChargedAndSharedWhenAllTheirBlocksAre) {
   StateRunner runner;
   AdmissionLimits limits = TestLimits();
@@ -142,7 +153,7 @@ TEST(AdmissionTest, StateBlocksAreChargedAndSharedWhenAllTheirBlocksAre) {
   limits.runner = &runner;
   GenerationRequest request = Prompt(70, 20);  // 4 full blocks of prompt; 89 rows are 6 blocks
   request.sampling.n = 4;
-  request.attention.policy = AttentionPolicy::kSketch;
+  request.attention = Sketch();
   auto footprint = CheckAdmissible(request, limits);
   ASSERT_TRUE(footprint.ok()) << footprint.status();
   EXPECT_EQ(footprint->blocks_per_sequence, 6);
@@ -155,6 +166,14 @@ TEST(AdmissionTest, StateBlocksAreChargedAndSharedWhenAllTheirBlocksAre) {
   footprint = CheckAdmissible(request, limits);
   EXPECT_EQ(footprint->state_blocks_per_sequence, 0);
   EXPECT_EQ(footprint->total_blocks, 6 + 3 * 2);
+
+  // The policy never runs when the budget holds every token.
+  request.attention = Sketch();
+  request.attention.token_budget = 89;
+  EXPECT_EQ(CheckAdmissible(request, limits)->total_blocks, 6 + 3 * 2);
+  EXPECT_FALSE(CheckAdmissible(request, limits)->selects);
+  request.attention.token_budget = 88;
+  EXPECT_EQ(CheckAdmissible(request, limits)->total_blocks, 8 + 3 * (2 + 1));
 }
 
 TEST(AdmissionTest, WhatCannotFitForItsStateSaysSo) {
@@ -164,7 +183,7 @@ TEST(AdmissionTest, WhatCannotFitForItsStateSaysSo) {
   limits.runner = &runner;
   GenerationRequest request = Prompt(70, 20);  // 6 blocks and 2 of state
   EXPECT_TRUE(CheckAdmissible(request, limits).ok());
-  request.attention.policy = AttentionPolicy::kSketch;
+  request.attention = Sketch();
   const absl::Status status = CheckAdmissible(request, limits).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   const size_t block_bytes = limits.layout.block_bytes();
@@ -182,7 +201,7 @@ TEST(AdmissionTest, ALoweredDefaultCountsStateBlocks) {
   for (int n = 1; n <= 8; ++n) {
     for (int prompt = 1; prompt < 100; ++prompt) {
       GenerationRequest request = Prompt(prompt, 100);
-      request.attention.policy = AttentionPolicy::kSketch;
+      request.attention = Sketch();
       request.sampling.n = n;
       request.fit_max_tokens = true;
       const auto lowered = CheckAdmissible(request, limits);

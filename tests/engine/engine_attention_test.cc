@@ -18,6 +18,10 @@ class EngineAttentionTest : public EngineTest {
                                      int salt = 0) {
     GenerationRequest request = Ask(std::move(id), prompt_tokens, max_tokens, salt);
     request.attention.policy = AttentionPolicy::kSketch;
+    // A budget that holds all tokens would make it as good as dense.
+    request.attention.sink_tokens = 0;
+    request.attention.local_window = 1;
+    request.attention.token_budget = 2;
     return request;
   }
 };
@@ -195,6 +199,7 @@ TEST_F(EngineAttentionTest, ScoringGoesThroughTheSparsePath) {
 TEST_F(EngineAttentionTest, ParametersThatTheRunnerRefusesAreRefusedAtSubmit) {
   Start();
   GenerationRequest request = AskSparse("bad", 3, 2);
+  request.attention.local_window = 200;
   request.attention.token_budget = 100;
   const absl::Status status = engine->Submit(request, std::make_shared<RecordingSink>());
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

@@ -281,6 +281,69 @@ TEST_P(EnginePoliciesTest, FinishedAndMetricsCountWhatWasAttended) {
   ExpectIdle();
 }
 
+// One dense prefill is held; each policy goes on from it (some have watched it, others are shown
+// its rows) and predicts, bit for bit, what it predicts after a prefill of its own.
+TEST_P(EnginePoliciesTest, AForkOfAHeldPromptScoresAsAPrefillOfItsOwn) {
+  const int prompt = GetParam().prompt_tokens;  // ends inside a block
+  const std::vector<AttentionParams> all = EveryAttention();
+  GenerationRequest hold = Ask(prompt, {}, 1);
+  hold.max_tokens = 0;
+  hold.hold.name = "prompt";
+  for (const AttentionParams& params : all) {
+    // One policy that could do without, too.
+    if (params.sparse() && (model_->runner().learns_from_prefill(params) ||
+                            params.policy == AttentionPolicy::kXkv || params.candidates > 0)) {
+      hold.hold.attentions.push_back(params);
+    }
+  }
+  ASSERT_GE(hold.hold.attentions.size(), 4);
+  Run(hold);
+  const auto score = [&](const AttentionParams& params, bool continues) {
+    GenerationRequest request = Ask(prompt, params, 1);
+    request.max_tokens = 0;
+    request.score_token_ids = Ask(20, {}, 2).prompt_token_ids;
+    if (continues) request.continues = "prompt";
+    return Submit(request);
+  };
+  std::vector<std::shared_ptr<RecordingSink>> own, forked;
+  for (const AttentionParams& params : all) own.push_back(score(params, false));
+  for (const AttentionParams& params : all) forked.push_back(score(params, true));
+  for (size_t i = 0; i < all.size(); ++i) {
+    ASSERT_TRUE(own[i]->WaitDone(absl::Minutes(5)));
+    ASSERT_TRUE(forked[i]->WaitDone(absl::Minutes(5)));
+    ASSERT_TRUE(forked[i]->status().ok()) << forked[i]->status();
+    const auto expected = own[i]->logits(), got = forked[i]->logits();
+    ASSERT_EQ(expected.size(), 21);
+    ASSERT_EQ(got.size(), 20);
+    for (size_t p = 0; p < got.size(); ++p) {
+      EXPECT_EQ(got[p], expected[p + 1]) << PolicyName(all[i].policy) << ", position " << p;
+    }
+  }
+
+  // The same from rows that were saved.
+  auto rows = std::make_shared<PromptRows>();
+  rows->num_tokens = prompt;
+  const KvStore& store = model_->kv_store();
+  const BlockTable held = engine_->HeldBlocks("prompt").value();
+  for (const BlockId block : held.blocks) {
+    const std::byte* bytes = store.block(block);
+    rows->blocks.insert(rows->blocks.end(), bytes, bytes + store.layout().block_bytes());
+  }
+  EXPECT_TRUE(engine_->DropPrompt("prompt"));
+  GenerationRequest request = Ask(prompt, Params(AttentionPolicy::kSketch), 1);
+  request.max_tokens = 0;
+  request.score_token_ids = Ask(20, {}, 2).prompt_token_ids;
+  const auto expected = Submit(request);
+  request.request_id += "saved";
+  request.prompt_rows = rows;
+  const auto saved = Submit(request);
+  ASSERT_TRUE(expected->WaitDone(absl::Minutes(5)));
+  ASSERT_TRUE(saved->WaitDone(absl::Minutes(5)));
+  ASSERT_EQ(saved->logits().size(), 20);
+  for (int p = 0; p < 20; ++p) EXPECT_EQ(saved->logits()[p], expected->logits()[p + 1]);
+  ExpectIdle();
+}
+
 TEST_P(EnginePoliciesTest, ACancelMidWayLeavesNothingBehind) {
   for (const AttentionParams& params : EveryAttention()) {
     GenerationRequest request = Ask(GetParam().prompt_tokens, params, 1);

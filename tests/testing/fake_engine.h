@@ -38,6 +38,11 @@ class FakeEngine : public Engine {
 
   absl::Status Submit(GenerationRequest request, std::shared_ptr<TokenSink> sink) override;
   bool Abort(const std::string& request_id, absl::Status reason) override;
+  // Holds no prompts.
+  bool DropPrompt(const std::string&) override { return false; }
+  absl::StatusOr<BlockTable> HeldBlocks(const std::string& name) const override {
+    return NotFoundError("no prompt is held as \"{}\"", name);
+  }
   EngineLoad load() const override;
   void StartDraining() override;
   bool WaitUntilIdle(absl::Duration timeout) override;

@@ -1,6 +1,7 @@
 #include "tests/testing/scripted_runner.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "absl/time/clock.h"
 
@@ -26,20 +27,25 @@ uint64_t NextHash(uint64_t before, int position, int32_t token) {
 
 class ScriptedRunner::State : public SequenceState {
  public:
-  // Has taken room for itself and `num_forks` forks.
-  State(ScriptedRunner* runner, const AttentionParams& params, int num_forks)
-      : runner_(runner), params_(params), num_forks_(num_forks) {
+  enum class Kind { kDecodes, kIdle, kObserves };
+  // Has taken room for itself and `num_forks` forks, when it decodes.
+  State(ScriptedRunner* runner, const AttentionParams& params, int num_forks,
+        Kind kind = Kind::kDecodes)
+      : runner_(runner), params_(params), kind_(kind), num_forks_(num_forks) {
     ++runner->num_states_;
   }
   ~State() override {
     --runner_->num_states_;
-    runner_->num_device_states_ -= 1 + num_forks_;
+    if (kind_ == Kind::kDecodes) runner_->num_device_states_ -= 1 + num_forks_;
   }
 
   // A fork takes over room that was taken for it.
   bool GiveRoom() const { return num_forks_ > 0 && num_forks_-- > 0; }
 
   const AttentionParams& params() const { return params_; }
+  Kind kind() const { return kind_; }
+  bool has_records() const { return kind_ != Kind::kIdle; }
+  int num_watched = 0;  // rows of a prompt that it was shown, by chunks or at once
   void Attend(int context_len) {
     if (runner_->attend) {
       runner_->attend(params_, context_len, &stats_);
@@ -54,6 +60,7 @@ class ScriptedRunner::State : public SequenceState {
  private:
   ScriptedRunner* const runner_;
   const AttentionParams params_;
+  const Kind kind_;
   mutable int num_forks_;  // that are still to come
   AttentionStats stats_;
 };
@@ -92,15 +99,15 @@ absl::Status ScriptedRunner::Run(const StepPlan& plan) {
 ScriptedRunner::Rows ScriptedRunner::RunItem(const StepItem& item) {
   Rows rows{logits_.size() / static_cast<size_t>(vocab_size_), 0};
   const int num_tokens = static_cast<int>(item.token_ids.size());
+  const State* state = static_cast<const State*>(item.state);
+  const bool has_records = state != nullptr && state->has_records();
   for (int i = 0; i < num_tokens; ++i) {
     const int position = item.start_position + i;
     const uint64_t before = position == 0 ? 0 : Row(*item.block_table, position - 1);
     uint64_t hash = NextHash(before, position, item.token_ids[i]);
     Row(*item.block_table, position) = hash;
-    if (item.state != nullptr) {
-      if ((position + 1) % layout_.block_size == 0) {
-        Record(*item.block_table, position / layout_.block_size) = hash;
-      }
+    if (has_records) {
+      UpdateRecords(*item.block_table, position, position + 1);
       if (!RecordsAreRight(*item.block_table, position + 1)) hash = Mix(hash);
     }
     const bool wanted = item.logits == LogitsWanted::kAll ||
@@ -109,7 +116,18 @@ ScriptedRunner::Rows ScriptedRunner::RunItem(const StepItem& item) {
     AppendLogits(hash, position, item.token_ids[i], &logits_);
     ++rows.count;
   }
+  for (const PromptObserver& observer : item.observers) {
+    UpdateRecords(observer.table, item.start_position, item.start_position + num_tokens);
+    static_cast<State*>(observer.state.get())->num_watched += num_tokens;
+  }
   return rows;
+}
+
+void ScriptedRunner::UpdateRecords(const BlockTable& table, int begin, int end) {
+  for (int position = begin; position < end; ++position) {
+    if ((position + 1) % layout_.block_size != 0) continue;
+    Record(table, position / layout_.block_size) = Row(table, position);
+  }
 }
 
 uint64_t& ScriptedRunner::Record(const BlockTable& table, int kv_block) {
@@ -153,8 +171,38 @@ absl::StatusOr<std::unique_ptr<SequenceState>> ScriptedRunner::ForkState(
     const SequenceState& state) {
   const State& forked = static_cast<const State&>(state);
   if (before_state) RETURN_IF_ERROR(before_state(forked.params()));
+  if (forked.kind() == State::Kind::kIdle) return NewIdleState(forked.params());
   if (!forked.GiveRoom()) return InternalError("no room was taken for the fork");
   return std::make_unique<State>(this, forked.params(), 0);
+}
+
+absl::StatusOr<std::unique_ptr<SequenceState>> ScriptedRunner::NewIdleState(
+    const AttentionParams& params) {
+  if (before_state) RETURN_IF_ERROR(before_state(params));
+  return std::make_unique<State>(this, params, 0, State::Kind::kIdle);
+}
+
+bool ScriptedRunner::learns_from_prefill(const AttentionParams& params) const {
+  return std::find(learning.begin(), learning.end(), params.policy) != learning.end();
+}
+
+absl::StatusOr<std::unique_ptr<SequenceState>> ScriptedRunner::NewObserver(
+    const AttentionParams& params) {
+  if (before_state) RETURN_IF_ERROR(before_state(params));
+  return std::make_unique<State>(this, params, 0, State::Kind::kObserves);
+}
+
+absl::StatusOr<std::unique_ptr<SequenceState>> ScriptedRunner::ContinueState(
+    const SequenceState& observer, int num_forks) {
+  const State& watched = static_cast<const State&>(observer);
+  if (watched.kind() != State::Kind::kObserves) return InternalError("not an observer");
+  return NewState(watched.params(), num_forks);
+}
+
+absl::Status ScriptedRunner::AdoptRows(const BlockTable& table, SequenceState* state) {
+  UpdateRecords(table, 0, table.num_tokens);
+  static_cast<State*>(state)->num_watched += table.num_tokens;
+  return absl::OkStatus();
 }
 
 uint64_t& ScriptedRunner::Row(const BlockTable& table, int position) {
@@ -190,6 +238,12 @@ void ScriptedRunner::CopyBlock(BlockId from, BlockId to) {
               rows_.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(to) * size));
   MutexLock lock(&mutex_);
   ++num_block_copies_;
+}
+
+void ScriptedRunner::WriteBlock(absl::Span<const std::byte> bytes, BlockId to) {
+  const size_t size = static_cast<size_t>(layout_.block_size);
+  std::memcpy(&rows_.at(static_cast<size_t>(to) * size), bytes.data(),
+              std::min(bytes.size(), size * sizeof(uint64_t)));
 }
 
 void ScriptedRunner::WaitForPermit() {

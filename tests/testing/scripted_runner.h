@@ -48,6 +48,8 @@ class ScriptedRunner : public ModelRunner {
   std::function<void(const AttentionParams& params, int context_len, AttentionStats* stats)> attend;
   // Called before a state is made or forked; an error fails it.
   std::function<absl::Status(const AttentionParams& params)> before_state;
+  std::vector<AttentionPolicy> learning;  // policies that have to watch the prefill
+  PolicyMemory memory;                    // of every sparse sequence
   int device_states = 1 << 20;  // states that the device tier has room for, forks to come included
   bool record = true;           // keep steps()
 
@@ -56,11 +58,23 @@ class ScriptedRunner : public ModelRunner {
   absl::Span<const float> decode_logits(int item) const override { return View(decode_[item]); }
   absl::Span<const float> prefill_logits(int chunk) const override { return View(prefill_[chunk]); }
   void CopyBlock(BlockId from, BlockId to) override;
+  // Rows are the words of `bytes` in turn.
+  void WriteBlock(absl::Span<const std::byte> bytes, BlockId to) override;
   absl::Status CheckAttention(const AttentionParams& params) const override;
   StateLayout state_layout(const AttentionParams& params) const override;
   absl::StatusOr<std::unique_ptr<SequenceState>> NewState(const AttentionParams& params,
                                                           int num_forks) override;
   absl::StatusOr<std::unique_ptr<SequenceState>> ForkState(const SequenceState& state) override;
+  absl::StatusOr<std::unique_ptr<SequenceState>> NewIdleState(
+      const AttentionParams& params) override;
+  bool learns_from_prefill(const AttentionParams& params) const override;
+  PolicyMemory policy_memory(const AttentionParams&, int) const override { return memory; }
+  absl::StatusOr<std::unique_ptr<SequenceState>> NewObserver(
+      const AttentionParams& params) override;
+  absl::StatusOr<std::unique_ptr<SequenceState>> ContinueState(const SequenceState& observer,
+                                                               int num_forks) override;
+  // Copies the block's hashes into the records.
+  absl::Status AdoptRows(const BlockTable& table, SequenceState* state) override;
   int64_t device_kv_used_bytes() const override { return int64_t{num_device_states_} * 100; }
 
   // The logits that a sequence of these tokens has after its last one.
@@ -89,6 +103,7 @@ class ScriptedRunner : public ModelRunner {
   }
   uint64_t& Row(const BlockTable& table, int position);
   uint64_t& Record(const BlockTable& table, int kv_block);
+  void UpdateRecords(const BlockTable& table, int begin, int end);
   bool RecordsAreRight(const BlockTable& table, int num_tokens);
   Rows RunItem(const StepItem& item);
   void AppendLogits(uint64_t hash, int position, int32_t token, std::vector<float>* logits) const;

@@ -1,0 +1,81 @@
+#include "engine/start_request.h"
+
+#include <cstddef>
+#include <memory>
+
+#include "base/status.h"
+#include "engine/forking.h"
+
+namespace tokenbutler {
+namespace {
+
+absl::StatusOr<std::unique_ptr<SequenceState>> NewState(const RequestState& request,
+                                                        ModelRunner& runner) {
+  const AttentionParams& attention = request.request.attention;
+  if (!request.footprint.selects) return runner.NewIdleState(attention);
+  const int num_forks = static_cast<int>(request.sequences.size()) - 1;
+  const PromptObserver* observer = request.observer();
+  if (observer != nullptr) return runner.ContinueState(*observer->state, num_forks);
+  return runner.NewState(attention, num_forks);
+}
+
+void ContinuePrefix(const RequestState& request, int block_size, ModelRunner& runner,
+                    BlockTable* table) {
+  BlockTable from = request.prefix->table;
+  StateLayout state;
+  if (const PromptObserver* observer = request.observer(); observer != nullptr) {
+    from.state_blocks = observer->table.state_blocks;
+    state = runner.state_layout(observer->attention);
+  }
+  CopyPartialBlocks(from, block_size, state, runner, table);
+}
+
+void CopyIn(const PromptRows& rows, size_t block_bytes, ModelRunner& runner, BlockTable* table) {
+  for (size_t b = 0; b * block_bytes < rows.blocks.size(); ++b) {
+    runner.WriteBlock(absl::MakeConstSpan(rows.blocks).subspan(b * block_bytes, block_bytes),
+                      table->blocks[b]);
+  }
+  table->num_tokens = rows.num_tokens;
+}
+
+// Policies that have not watched the rows are shown them.
+absl::Status ShowRows(const RequestState& request, ModelRunner& runner) {
+  const Sequence& first = request.sequences[0];
+  if (request.footprint.selects && request.observer() == nullptr) {
+    RETURN_IF_ERROR(runner.AdoptRows(first.block_table, first.state.get()));
+  }
+  if (request.hold == nullptr) return absl::OkStatus();
+  for (PromptObserver& observer : request.hold->observers) {
+    observer.table.num_tokens = first.block_table.num_tokens;
+    RETURN_IF_ERROR(runner.AdoptRows(observer.table, observer.state.get()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status StartRequest(const KvLayout& layout, ModelRunner& runner, absl::Time now,
+                          RequestState* request) {
+  if (request->hold != nullptr) {
+    for (PromptObserver& observer : request->hold->observers) {
+      ASSIGN_OR_RETURN(observer.state, runner.NewObserver(observer.attention));
+    }
+  }
+  Sequence& first = request->sequences[0];
+  if (request->sparse()) {
+    ASSIGN_OR_RETURN(first.state, NewState(*request, runner));
+  }
+  const PromptRows* rows = request->request.prompt_rows.get();
+  if (request->prefix == nullptr && rows == nullptr) return absl::OkStatus();
+  if (request->prefix != nullptr) {
+    ContinuePrefix(*request, layout.block_size, runner, &first.block_table);
+  } else {
+    CopyIn(*rows, layout.block_bytes(), runner, &first.block_table);
+  }
+  RETURN_IF_ERROR(ShowRows(*request, runner));
+  request->num_cached = request->num_prefilled = first.block_table.num_tokens;
+  request->start_time = now;
+  return absl::OkStatus();
+}
+
+}  // namespace tokenbutler
