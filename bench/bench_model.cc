@@ -180,6 +180,15 @@ absl::Status BenchSequence::Prefill(absl::Span<const int32_t> tokens, int chunk_
   return absl::OkStatus();
 }
 
+void BenchSequence::CopyIn(const PromptRows& rows) {
+  const size_t bytes = model_.layout().block_bytes();
+  for (size_t b = 0; b * bytes < rows.blocks.size(); ++b) {
+    model_.store().WriteBlock(absl::MakeConstSpan(rows.blocks).subspan(b * bytes, bytes),
+                              table_.blocks[b]);
+  }
+  table_.num_tokens = rows.num_tokens;
+}
+
 StepItem BenchSequence::DecodeItem(const int32_t* token) const {
   return {.block_table = &table_,
           .token_ids = {token, 1},

@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "base/compute_pool.h"
 #include "base/status.h"
+#include "engine/request.h"
 #include "engine/selection/policy_spec.h"
 #include "engine/selection/token_selector.h"
 #include "engine/step_runner.h"
@@ -55,6 +56,8 @@ class BenchModel {
   KvStore& store() { return *kv_store_; }
   BlockPool& blocks() { return *block_pool_; }
   ComputePool& pool() { return pool_; }
+  // REQUIRES: Options::needs_tokenizer.
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
   const ModelConfig& config() const { return runner_->config(); }
   const KvLayout& layout() const { return kv_store_->layout(); }
   size_t weight_bytes() const { return weight_bytes_; }
@@ -94,6 +97,8 @@ class BenchSequence {
   // Runs `tokens` behind what is there, in chunks; `progress` is told how many are done.
   absl::Status Prefill(absl::Span<const int32_t> tokens, int chunk_tokens,
                        const std::function<void(int)>& progress = nullptr);
+  // Copies the rows of its first tokens in. REQUIRES: the sequence is empty, dense, and has room.
+  void CopyIn(const PromptRows& rows);
   // The item that decodes `token`; the caller counts it in when its step has run.
   StepItem DecodeItem(const int32_t* token) const;
   // One decode step of this sequence alone.

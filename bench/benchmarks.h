@@ -122,8 +122,8 @@ struct QualityOptions {
   std::vector<std::string> texts;  // files
   int context_len = 12288;         // tokens taken of each text
   int scored_tokens = 96;          // the last of them
-  // Of the texts for the policies that take minutes for each: a prefill of their own (h2o, snapkv),
-  // all keys and values reconstructed at each step (xkv).
+  // Of the texts for the policies that take minutes for each: a prefill that they watch (h2o,
+  // snapkv), all keys and values reconstructed at each step (xkv).
   int slow_texts = 3;
   int prefill_chunk_tokens = 512;
   std::string prefill_cache;  // folder that keeps prefilled rows for the next run; "": none

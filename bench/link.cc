@@ -10,6 +10,7 @@
 #include "bench/divergence.h"
 #include "bench/prefill_cache.h"
 #include "bench/text_document.h"
+#include "bench/text_jobs.h"
 #include "engine/selection/policies.h"
 #include "fmt/format.h"
 
@@ -20,51 +21,22 @@ using Json = Report::Json;
 
 constexpr int kUncountedSteps = 16;  // the longest interval
 
-// One setting at one budget: a row of the table.
-struct Job {
-  std::string label;
-  AttentionParams params;
-
-  Json KeyFor(const TextDocument& document) const {
-    return {{"document", document.name},
-            {"fingerprint", document.fingerprint},
-            {"setting", label},
-            {"token_budget", params.token_budget}};
-  }
-};
-
-absl::StatusOr<std::vector<Job>> JobsOf(const LinkOptions& o) {
-  ASSIGN_OR_RETURN(const std::vector<Setting> settings,
-                   ParseSettings(o.choice.settings, o.choice.sweep));
-  std::vector<Job> jobs;
-  for (const int token_budget : o.choice.token_budgets) {
-    for (const Setting& setting : settings) {
-      if (!setting.params.sparse()) continue;  // has no device tier
-      jobs.push_back({setting.label, setting.At({.context_len = o.context_len,
-                                                 .token_budget = token_budget,
-                                                 .sink_tokens = o.choice.sink_tokens,
-                                                 .local_window = o.choice.local_window})});
-    }
-  }
-  return jobs;
-}
-
 // One sequence at a time beside the prompt's.
-int NumBlocks(const std::vector<Job>& jobs, const LinkOptions& o,
+int NumBlocks(const std::vector<TextJob>& jobs, const LinkOptions& o,
               const SelectionResources& resources) {
   const KvLayout& layout = resources.layout;
   const int whole = layout.blocks_for(o.context_len);
   const int own = layout.blocks_for(o.decoded_tokens) + 1;
   int state = 0;
-  for (const Job& job : jobs) {
+  for (const TextJob& job : jobs) {
     state = std::max(state, StateLayoutFor(job.params, resources).blocks_for(whole + own));
   }
   return whole + 2 * own + state;
 }
 
-int64_t DeviceBytes(const std::vector<Job>& jobs, const KvLayout& layout) {
+int64_t DeviceBytes(const std::vector<TextJob>& jobs, const KvLayout& layout) {
   int64_t bytes = 0;
-  for (const Job& job : jobs) {
+  for (const TextJob& job : jobs) {
     const AttentionParams& p = job.params;
     bytes = std::max(bytes, StagedBytes(layout, {.token_budget = p.token_budget,
                                                  .candidates = p.candidates,
@@ -98,12 +70,14 @@ class LinkBenchmark {
     const absl::Span<const int32_t> prompt = absl::MakeConstSpan(document.tokens).first(prefix);
     trunk_ = nullptr;
     ASSIGN_OR_RETURN(trunk_, BenchSequence::Create(model_, {}, prefix));
-    if (!cache_.Load(prompt, trunk_.get())) {
+    if (const auto rows = cache_.Load(prompt); rows != nullptr) {
+      trunk_->CopyIn(*rows);
+    } else {
       RETURN_IF_ERROR(trunk_->Prefill(prompt, options_.prefill_chunk_tokens, [&](int done) {
         fmt::print(stderr, "\rlink: {}: prefill {}/{} ", document.name, done, prefix);
       }));
       fmt::print(stderr, "\n");
-      RETURN_IF_ERROR(cache_.Store(prompt, *trunk_));
+      RETURN_IF_ERROR(cache_.Store(prompt, trunk_->table()));
     }
     ASSIGN_OR_RETURN(const auto dense,
                      BenchSequence::Branch(model_, {}, *trunk_, prefix, options_.context_len));
@@ -114,7 +88,7 @@ class LinkBenchmark {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<Json> Run(const TextDocument& document, const Job& job) {
+  absl::StatusOr<Json> Run(const TextDocument& document, const TextJob& job) {
     const int prefix = options_.context_len - options_.decoded_tokens;
     ASSIGN_OR_RETURN(const auto sequence, BenchSequence::Branch(model_, job.params, *trunk_, prefix,
                                                                 options_.context_len));
@@ -130,7 +104,7 @@ class LinkBenchmark {
   }
 
  private:
-  Json RowOf(const TextDocument& document, const Job& job, const OffloadCounters& counted,
+  Json RowOf(const TextDocument& document, const TextJob& job, const OffloadCounters& counted,
              double kl) const {
     const double steps = options_.decoded_tokens - kUncountedSteps;
     const bool defers = job.params.misses == MissRule::kDeferred;
@@ -162,24 +136,24 @@ class LinkBenchmark {
 };
 
 // Means over the texts.
-Json Summary(const Checkpoint& checkpoint, const Job& job) {
+Json Summary(const Checkpoint& checkpoint, const TextJob& job) {
   Json summary = {{"setting", job.label},
                   {"token_budget", job.params.token_budget},
                   {"interval", job.params.prediction_interval},
                   {"candidates", job.params.candidates},
                   {"misses", MissRuleName(job.params.misses)}};
-  int count = 0;
-  for (const Json& row : checkpoint.rows()) {
-    if (row["setting"] != job.label || row["token_budget"] != job.params.token_budget) continue;
-    ++count;
+  const std::vector<Json> rows = job.RowsIn(checkpoint);
+  for (const Json& row : rows) {
     for (const auto& [name, value] : row.items()) {
       if (value.is_number_float()) summary[name] = summary.value(name, 0.0) + value.get<double>();
     }
   }
   for (auto& [name, value] : summary.items()) {
-    if (value.is_number_float()) value = value.get<double>() / count;
+    if (value.is_number_float()) {
+      value = value.get<double>() / static_cast<double>(rows.size());
+    }
   }
-  summary["documents"] = count;
+  summary["documents"] = rows.size();
   return summary;
 }
 
@@ -205,7 +179,7 @@ absl::StatusOr<Report> RunLink(const LinkOptions& o, ComputePool& pool) {
     return InvalidArgumentError("decoded_tokens is {}, must be in ({}, {}), context_len",
                                 o.decoded_tokens, kUncountedSteps, o.context_len);
   }
-  ASSIGN_OR_RETURN(std::vector<Job> jobs, JobsOf(o));
+  ASSIGN_OR_RETURN(std::vector<TextJob> jobs, TextJobsOf(o.choice, o.context_len));
   BenchModel::Options setup;
   setup.model = o.model;
   setup.dtype = o.dtype;
@@ -219,13 +193,7 @@ absl::StatusOr<Report> RunLink(const LinkOptions& o, ComputePool& pool) {
   setup.runner.max_num_seqs = 1;
   setup.runner.prefill_chunk_tokens = o.prefill_chunk_tokens;
   ASSIGN_OR_RETURN(const auto model, BenchModel::Create(setup, pool));
-  std::erase_if(jobs, [&](const Job& job) {
-    const absl::Status status = model->runner().CheckAttention(job.params);
-    if (!status.ok()) {
-      fmt::print(stderr, "link: left out: {}: {}\n", job.label, std::string(status.message()));
-    }
-    return !status.ok();
-  });
+  const std::vector<std::string> refused = RemoveRefused(model->runner(), &jobs);
   const std::string name = std::filesystem::path(o.model).filename().string();
   const Json facts = {{"benchmark", "link"},
                       {"model", name},
@@ -245,7 +213,7 @@ absl::StatusOr<Report> RunLink(const LinkOptions& o, ComputePool& pool) {
     ASSIGN_OR_RETURN(const TextDocument document,
                      ReadTextDocument(o.texts[d], o.context_len, *model));
     bool is_open = false;
-    for (const Job& job : jobs) {
+    for (const TextJob& job : jobs) {
       if (checkpoint.Find(job.KeyFor(document)) != nullptr) continue;
       if (!is_open) RETURN_IF_ERROR(benchmark.Open(document));
       is_open = true;
@@ -255,7 +223,8 @@ absl::StatusOr<Report> RunLink(const LinkOptions& o, ComputePool& pool) {
     }
   }
   Report report = NewReport(o, facts, pool);
-  for (const Job& job : jobs) report.AddRow(Summary(checkpoint, job));
+  if (!refused.empty()) report.SetFact("left_out", refused);
+  for (const TextJob& job : jobs) report.AddRow(Summary(checkpoint, job));
   return report;
 }
 

@@ -119,17 +119,14 @@ def quality_table(result):
     for row in sorted(result["rows"], key=lambda row: row["mean_kl"]):
         over_exact = "-" if row["over_exact"] is None else f"{row['over_exact']:.2f}"
         recall = "-" if row["mass_recall"] is None else f"{row['mass_recall']:.3f}"
-        rows.append([row["setting"] + (" †" if row["own_prefill"] else ""), str(row["token_budget"]),
+        rows.append([row["setting"], str(row["token_budget"]),
                      f"{row['mean_kl']:.4f}", f"{row['kl_low']:.4f} to {row['kl_high']:.4f}", over_exact,
                      f"{100 * row['same_top']:.1f} %", f"{row['perplexity_ratio']:.4f}", recall,
                      str(row["documents"])])
     text = (f"**{short_name(result)}** ({machine_line(result)}), {result['context_len']} tokens of context, the last "
             f"{result['scored_tokens']} scored, sink {result['sink_tokens']}, local window {result['local_window']}.\n\n")
-    text += markdown_table(["setting", "budget", "KL to dense", "95 %", "/ exact", "same top token", "perplexity / dense",
+    return text + markdown_table(["setting", "budget", "KL to dense", "95 %", "/ exact", "same top token", "perplexity / dense",
                             "mass recalled", "texts"], rows)
-    if any(row["own_prefill"] for row in result["rows"]):
-        text += "\n\n† chooses by the prompt's queries: had a prefill of its own."
-    return text
 
 
 def link_table(result):

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <system_error>
 
 #include "base/dtype.h"
@@ -17,26 +18,22 @@ std::string PrefillCache::PathOf(absl::Span<const int32_t> tokens) const {
                      Fingerprint({bytes, tokens.size() * sizeof(int32_t)}));
 }
 
-bool PrefillCache::Load(absl::Span<const int32_t> tokens, BenchSequence* sequence) const {
-  if (folder_.empty()) return false;
-  const KvLayout& layout = bench_.layout();
-  const int num_tokens = static_cast<int>(tokens.size());
-  const int num_blocks = layout.blocks_for(num_tokens);
+std::shared_ptr<const PromptRows> PrefillCache::Load(absl::Span<const int32_t> tokens) const {
+  if (folder_.empty()) return nullptr;
+  auto rows = std::make_shared<PromptRows>();
+  rows->num_tokens = static_cast<int>(tokens.size());
+  const size_t size = static_cast<size_t>(bench_.layout().blocks_for(rows->num_tokens)) *
+                      bench_.layout().block_bytes();
   const std::string path = PathOf(tokens);
   std::error_code error;
-  if (std::filesystem::file_size(path, error) != num_blocks * layout.block_bytes()) return false;
+  if (std::filesystem::file_size(path, error) != size) return nullptr;
+  rows->blocks.resize(size);
   std::ifstream in(path, std::ios::binary);
-  for (int b = 0; b < num_blocks && in; ++b) {
-    in.read(reinterpret_cast<char*>(bench_.store().block(sequence->table().blocks[b])),
-            static_cast<std::streamsize>(layout.block_bytes()));
-  }
-  if (!in) return false;
-  sequence->table().num_tokens = num_tokens;
-  return true;
+  in.read(reinterpret_cast<char*>(rows->blocks.data()), static_cast<std::streamsize>(size));
+  return in ? rows : nullptr;
 }
 
-absl::Status PrefillCache::Store(absl::Span<const int32_t> tokens,
-                                 const BenchSequence& sequence) const {
+absl::Status PrefillCache::Store(absl::Span<const int32_t> tokens, const BlockTable& table) const {
   if (folder_.empty()) return absl::OkStatus();
   const KvLayout& layout = bench_.layout();
   const std::string path = PathOf(tokens);
@@ -44,7 +41,7 @@ absl::Status PrefillCache::Store(absl::Span<const int32_t> tokens,
   std::filesystem::create_directories(folder_, error);
   std::ofstream out(path + ".part", std::ios::binary);
   for (int b = 0; b < layout.blocks_for(static_cast<int>(tokens.size())); ++b) {
-    out.write(reinterpret_cast<const char*>(bench_.store().block(sequence.table().blocks[b])),
+    out.write(reinterpret_cast<const char*>(bench_.store().block(table.blocks[b])),
               static_cast<std::streamsize>(layout.block_bytes()));
   }
   out.close();

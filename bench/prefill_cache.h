@@ -1,11 +1,15 @@
 #pragma once
 
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "bench/bench_model.h"
+#include "engine/request.h"
+#include "offload/block_table.h"
 
 namespace tokenbutler {
 
@@ -18,10 +22,11 @@ class PrefillCache {
   PrefillCache(std::string folder, std::string model, BenchModel& bench)
       : folder_(std::move(folder)), model_(std::move(model)), bench_(bench) {}
 
-  // Reads the rows of `tokens` into an empty sequence. False: there is no whole file.
-  bool Load(absl::Span<const int32_t> tokens, BenchSequence* sequence) const;
-  // INTERNAL naming the file when it cannot be written.
-  absl::Status Store(absl::Span<const int32_t> tokens, const BenchSequence& sequence) const;
+  // The rows of `tokens`; null: there is no whole file.
+  std::shared_ptr<const PromptRows> Load(absl::Span<const int32_t> tokens) const;
+  // Writes the rows of `tokens`, which are in these blocks. INTERNAL naming the file when it cannot
+  // be written.
+  absl::Status Store(absl::Span<const int32_t> tokens, const BlockTable& table) const;
 
  private:
   std::string PathOf(absl::Span<const int32_t> tokens) const;

@@ -19,10 +19,9 @@ def decode_row(depth, setting, ms):
             "over_floor": 2.0, "attended_tokens": 4096.0, "read_gb_s": 40.0, "gather_gb_s": 20.0}
 
 
-def quality_row(setting, kl, own_prefill=False):
+def quality_row(setting, kl, mass_recall=0.875):
     return {"setting": setting, "token_budget": 768, "mean_kl": kl, "kl_low": kl / 2, "kl_high": 2 * kl, "over_exact": 1.5,
-            "same_top": 0.97, "perplexity_ratio": 1.01, "attended_tokens": 768.0, "mass_recall": None if own_prefill else 0.875, "documents": 10,
-            "own_prefill": own_prefill}
+            "same_top": 0.97, "perplexity_ratio": 1.01, "attended_tokens": 768.0, "mass_recall":  mass_recall, "documents": 10}
 
 
 class PlotTest(unittest.TestCase):
@@ -35,7 +34,7 @@ class PlotTest(unittest.TestCase):
         self.write("small.json", {**FACTS, "model": "Small-1B.Q4_1.gguf", "rope_scaling": "none", "rows": rows})
         self.write("other.json", {**FACTS, "model": "Other.gguf", "rope_scaling": "yarn x 8", "rows": rows})
         self.write("quality.json", {**FACTS, "model": "Other.gguf", "context_len": 12288, "scored_tokens": 96, "sink_tokens": 32,
-                                    "local_window": 128, "rows": [quality_row("h2o", 0.2, True), quality_row("fast", 0.0123)]})
+                                    "local_window": 128, "rows": [quality_row("h2o", 0.2, None), quality_row("fast", 0.0123)]})
 
     def write(self, name, value):
         (self.folder / name).write_text(json.dumps(value), encoding="utf-8")
@@ -63,11 +62,10 @@ class PlotTest(unittest.TestCase):
         self.assertIn("| 4K | dense | 10.0 | 20.0 | 10.00 | 5.00 | 2.00 | 4096 | 0.5 | - | 0 |", lines)
         self.assertFalse(any(line.startswith("| 1000") for line in lines), "a depth that was not asked for")
 
-    def test_quality_is_sorted_and_says_who_had_an_own_prefill(self):
+    def test_quality_is_sorted(self):
         output = self.run_script().stdout
         self.assertLess(output.index("| fast | 768 | 0.0123 | 0.0062 to 0.0246 | 1.50 | 97.0 % | 1.0100 | 0.875 | 10 |"),
-                        output.index("| h2o † | 768"))
-        self.assertIn("† chooses by the prompt's queries", output)
+                        output.index("| h2o | 768"))
 
     def test_link_and_peers_have_tables_of_their_own(self):
         self.write("link.json", {**FACTS, "model": "Other.gguf", "context_len": 12288, "decoded_tokens": 96, "modelled": "a step of 8 ms",

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "bench/benchmarks.h"
+#include "bench/checkpoint.h"
+#include "bench/text_document.h"
+#include "engine/selection/attention_params.h"
+#include "engine/step_runner.h"
+
+namespace tokenbutler {
+
+// One setting at one budget, on texts of one length: a row of a table.
+struct TextJob {
+  std::string label;
+  AttentionParams params;
+
+  // Of its row for one text in a checkpoint.
+  Checkpoint::Json KeyFor(const TextDocument& document) const;
+  // Its rows for all texts.
+  std::vector<Checkpoint::Json> RowsIn(const Checkpoint& checkpoint) const;
+};
+
+// The chosen settings, dense left out, at every budget. INVALID_ARGUMENT when one cannot be parsed.
+absl::StatusOr<std::vector<TextJob>> TextJobsOf(const SettingOptions& choice, int context_len);
+
+// Takes out the jobs that the model cannot be run with; what and why, also on stderr.
+std::vector<std::string> RemoveRefused(const StepRunner& runner, std::vector<TextJob>* jobs);
+
+}  // namespace tokenbutler
