@@ -1,45 +1,22 @@
 #include "engine/predictor/predictor.h"
 
-#include <array>
 #include <cmath>
 #include <cstring>
-#include <utility>
+
+#include "base/enum_names.h"
 
 namespace tokenbutler {
 namespace {
 
-template <typename Enum, size_t kCount>
-using Names = std::array<std::pair<std::string_view, Enum>, kCount>;
-
-constexpr Names<PredictorKind, 3> kKinds = {{{"tokenbutler", PredictorKind::kTokenButler},
-                                             {"lookahead", PredictorKind::kLookahead},
-                                             {"pca", PredictorKind::kPca}}};
-constexpr Names<ScorePooling, 4> kPoolings = {{{"max_logit", ScorePooling::kMaxLogit},
-                                               {"max_lse", ScorePooling::kMaxLse},
-                                               {"max_softmax", ScorePooling::kMaxSoftmax},
-                                               {"mean_softmax", ScorePooling::kMeanSoftmax}}};
-constexpr Names<PredictorInput, 2> kInputs = {
+constexpr EnumNames<PredictorKind, 3> kKinds = {{{"tokenbutler", PredictorKind::kTokenButler},
+                                                 {"lookahead", PredictorKind::kLookahead},
+                                                 {"pca", PredictorKind::kPca}}};
+constexpr EnumNames<ScorePooling, 4> kPoolings = {{{"max_logit", ScorePooling::kMaxLogit},
+                                                   {"max_lse", ScorePooling::kMaxLse},
+                                                   {"max_softmax", ScorePooling::kMaxSoftmax},
+                                                   {"mean_softmax", ScorePooling::kMeanSoftmax}}};
+constexpr EnumNames<PredictorInput, 2> kInputs = {
     {{"before_norm", PredictorInput::kBeforeNorm}, {"after_norm", PredictorInput::kAfterNorm}}};
-
-template <typename Enum, size_t kCount>
-std::string_view NameOf(const Names<Enum, kCount>& names, Enum value) {
-  for (const auto& [name, entry] : names) {
-    if (entry == value) return name;
-  }
-  return "";
-}
-
-template <typename Enum, size_t kCount>
-absl::StatusOr<Enum> Parse(const Names<Enum, kCount>& names, std::string_view field,
-                           std::string_view text) {
-  std::string known;
-  for (const auto& [name, entry] : names) {
-    if (name == text) return entry;
-    known += known.empty() ? "" : ", ";
-    known += name;
-  }
-  return InvalidArgumentError("{} is \"{}\", must be one of {}", field, text.substr(0, 64), known);
-}
 
 absl::Status CheckRange(std::string_view field, int64_t value, int64_t least, int64_t most) {
   if (value >= least && value <= most) return absl::OkStatus();
@@ -75,17 +52,17 @@ absl::Status CheckFingerprint(const ModelFingerprint& f) {
 
 }  // namespace
 
-std::string_view PredictorKindName(PredictorKind kind) { return NameOf(kKinds, kind); }
+std::string_view PredictorKindName(PredictorKind kind) { return EnumName(kKinds, kind); }
 absl::StatusOr<PredictorKind> ParsePredictorKind(std::string_view name) {
-  return Parse(kKinds, "kind", name);
+  return ParseEnum(kKinds, "kind", name);
 }
-std::string_view ScorePoolingName(ScorePooling pooling) { return NameOf(kPoolings, pooling); }
+std::string_view ScorePoolingName(ScorePooling pooling) { return EnumName(kPoolings, pooling); }
 absl::StatusOr<ScorePooling> ParseScorePooling(std::string_view name) {
-  return Parse(kPoolings, "pooling", name);
+  return ParseEnum(kPoolings, "pooling", name);
 }
-std::string_view PredictorInputName(PredictorInput input) { return NameOf(kInputs, input); }
+std::string_view PredictorInputName(PredictorInput input) { return EnumName(kInputs, input); }
 absl::StatusOr<PredictorInput> ParsePredictorInput(std::string_view name) {
-  return Parse(kInputs, "input", name);
+  return ParseEnum(kInputs, "input", name);
 }
 
 PredictorMatrix PredictorMatrix::FromFloats(const std::vector<float>& values, DType dtype) {

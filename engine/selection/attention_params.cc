@@ -1,19 +1,14 @@
 #include "engine/selection/attention_params.h"
 
 #include <algorithm>
-#include <array>
-#include <string>
-#include <utility>
 
+#include "base/enum_names.h"
 #include "base/status_details.h"
 
 namespace tokenbutler {
 namespace {
 
-template <typename Enum, size_t kCount>
-using Names = std::array<std::pair<std::string_view, Enum>, kCount>;
-
-constexpr Names<AttentionPolicy, 11> kPolicies = {{
+constexpr EnumNames<AttentionPolicy, 11> kPolicies = {{
     {"dense", AttentionPolicy::kDense},
     {"tokenbutler", AttentionPolicy::kTokenButler},
     {"sketch", AttentionPolicy::kSketch},
@@ -26,41 +21,28 @@ constexpr Names<AttentionPolicy, 11> kPolicies = {{
     {"xkv", AttentionPolicy::kXkv},
     {"random", AttentionPolicy::kRandom},
 }};
-constexpr Names<QuerySource, 3> kQueries = {{
+constexpr EnumNames<QuerySource, 3> kQueries = {{
     {"real", QuerySource::kReal},
     {"lookahead", QuerySource::kLookahead},
     {"mlp", QuerySource::kMlp},
 }};
-constexpr Names<KeyFormat, 4> kKeys = {{
+constexpr EnumNames<KeyFormat, 4> kKeys = {{
     {"projected", KeyFormat::kProjected},
     {"bits1", KeyFormat::kBits1},
     {"bits2", KeyFormat::kBits2},
     {"bits4", KeyFormat::kBits4},
 }};
-constexpr Names<MissRule, 2> kMisses = {{
+constexpr EnumNames<MissRule, 2> kMisses = {{
     {"on_demand", MissRule::kOnDemand},
     {"deferred", MissRule::kDeferred},
 }};
 
 template <typename Enum, size_t kCount>
-std::string_view NameOf(const Names<Enum, kCount>& names, Enum value) {
-  for (const auto& [name, entry] : names) {
-    if (entry == value) return name;
-  }
-  return "";
-}
-
-template <typename Enum, size_t kCount>
-absl::StatusOr<Enum> Parse(const Names<Enum, kCount>& names, std::string_view field,
+absl::StatusOr<Enum> Parse(const EnumNames<Enum, kCount>& names, std::string_view field,
                            std::string_view text) {
-  std::string known;
-  for (const auto& [name, entry] : names) {
-    if (name == text) return entry;
-    known += known.empty() ? "" : ", ";
-    known += name;
-  }
-  return WithField(InvalidArgumentError("{} is \"{}\", must be one of {}", field, text, known),
-                   field);
+  absl::StatusOr<Enum> value = ParseEnum(names, field, text);
+  if (!value.ok()) return WithField(value.status(), field);
+  return value;
 }
 
 constexpr int kMostTokens = AttentionParams::kMostTokens;
@@ -171,19 +153,19 @@ AttentionParams DefaultParams(AttentionPolicy policy) {
   return params;
 }
 
-std::string_view PolicyName(AttentionPolicy policy) { return NameOf(kPolicies, policy); }
+std::string_view PolicyName(AttentionPolicy policy) { return EnumName(kPolicies, policy); }
 absl::StatusOr<AttentionPolicy> ParsePolicy(std::string_view name) {
   return Parse(kPolicies, "attention.policy", name);
 }
-std::string_view QuerySourceName(QuerySource query) { return NameOf(kQueries, query); }
+std::string_view QuerySourceName(QuerySource query) { return EnumName(kQueries, query); }
 absl::StatusOr<QuerySource> ParseQuerySource(std::string_view name) {
   return Parse(kQueries, "attention.query", name);
 }
-std::string_view KeyFormatName(KeyFormat keys) { return NameOf(kKeys, keys); }
+std::string_view KeyFormatName(KeyFormat keys) { return EnumName(kKeys, keys); }
 absl::StatusOr<KeyFormat> ParseKeyFormat(std::string_view name) {
   return Parse(kKeys, "attention.keys", name);
 }
-std::string_view MissRuleName(MissRule rule) { return NameOf(kMisses, rule); }
+std::string_view MissRuleName(MissRule rule) { return EnumName(kMisses, rule); }
 absl::StatusOr<MissRule> ParseMissRule(std::string_view name) {
   return Parse(kMisses, "attention.misses", name);
 }
