@@ -15,7 +15,7 @@ namespace {
 // larger than kColdBytes in all: the sequences of successive calls lie one after the other in it.
 class AttentionCase {
  public:
-  AttentionCase(const AttentionOptions& o, int depth, int batch, const Buffer& cache)
+  AttentionCase(const DenseAttentionOptions& o, int depth, int batch, const Buffer& cache)
       : query_(static_cast<size_t>(batch) * o.num_heads * o.head_dim, 0.1f), out_(query_.size()) {
     params_.layout = {.num_layers = 1,
                       .num_kv_heads = o.num_kv_heads,
@@ -75,7 +75,7 @@ class AttentionCase {
 
 }  // namespace
 
-absl::StatusOr<Report> RunAttention(const AttentionOptions& o, ComputePool& pool) {
+absl::StatusOr<Report> RunAttention(const DenseAttentionOptions& o, ComputePool& pool) {
   ASSIGN_OR_RETURN(BandwidthProbe probe, BandwidthProbe::Create(pool));
   Report report("attention", pool);
   for (const int depth : o.depths) {

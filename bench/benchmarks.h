@@ -30,7 +30,7 @@ struct LinearOptions {
 absl::StatusOr<Report> RunLinear(const LinearOptions& options, ComputePool& pool);
 
 // Dense decode attention of one layer at several context lengths, keys and values cold.
-struct AttentionOptions {
+struct DenseAttentionOptions {
   int num_heads = 9;
   int num_kv_heads = 3;
   int head_dim = 64;
@@ -38,7 +38,7 @@ struct AttentionOptions {
   std::vector<int> batches = {1};
   int repeats = 5;
 };
-absl::StatusOr<Report> RunAttention(const AttentionOptions& options, ComputePool& pool);
+absl::StatusOr<Report> RunAttention(const DenseAttentionOptions& options, ComputePool& pool);
 
 // Attention over chosen tokens of a deep context, beside the time of merely reading the same rows
 // in the same order: random rows, each layer and KV head with a list of its own, rows cold.
@@ -104,7 +104,11 @@ struct DecodeOptions {
   std::string model;
   std::string dtype;
   SettingOptions choice = {.settings = AllSettings(), .token_budgets = {4096}};
-  std::vector<int> depths = {4096, 16384, 32768, 65536, 131072, 262144, 524288};
+  std::vector<int> depths = {4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288};
+  // Instead of every setting at every budget and depth: what docs/performance.md shows
+  // (decode_cases.h), with every policy at `policy_depths` only.
+  bool page = false;
+  std::vector<int> policy_depths = {32768, 262144};
   int repeats = 3;
   int steps = 8;  // in each repeat at least; rounded up to whole intervals
   // Then the repeats that are left are not made, nor the same setting's deeper rows.

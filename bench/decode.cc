@@ -10,6 +10,7 @@
 #include "bench/benchmarks.h"
 #include "bench/checkpoint.h"
 #include "bench/cold_memory.h"
+#include "bench/decode_cases.h"
 #include "bench/random_kv.h"
 #include "bench/step_bytes.h"
 #include "engine/selection/policies.h"
@@ -20,45 +21,8 @@ namespace {
 
 using Json = Report::Json;
 
-// One row of the table to be.
-struct Case {
-  const Setting* setting;
-  AttentionParams params;
-  int depth;
-
-  // Steps of a repeat: whole intervals.
-  int StepsPerRepeat(int at_least) const {
-    const int interval = params.prediction_interval;
-    return (at_least + interval - 1) / interval * interval;
-  }
-  // Steps in all: a warm-up, the cold ones, the ones back to back.
-  int NumSteps(const DecodeOptions& o) const {
-    return StepsPerRepeat(o.steps) * (o.repeats + 2) + params.prediction_interval;
-  }
-};
-
-std::vector<Case> CasesOf(const std::vector<Setting>& settings, const DecodeOptions& o) {
-  std::vector<int> depths = o.depths;
-  std::sort(depths.begin(), depths.end());
-  std::vector<Case> cases;
-  for (const int depth : depths) {
-    for (const int token_budget : o.choice.token_budgets) {
-      for (const Setting& setting : settings) {
-        // Dense rows do not depend on the budget.
-        if (!setting.params.sparse() && token_budget != o.choice.token_budgets[0]) continue;
-        const AttentionParams params = setting.At({.context_len = depth,
-                                                   .token_budget = token_budget,
-                                                   .sink_tokens = o.choice.sink_tokens,
-                                                   .local_window = o.choice.local_window});
-        cases.push_back({&setting, params, depth});
-      }
-    }
-  }
-  return cases;
-}
-
 // Blocks for the deepest trunk, and for one case's branch with its state and one dense branch.
-int NumBlocks(const Case& c, const DecodeOptions& o, const SelectionResources& resources) {
+int NumBlocks(const DecodeCase& c, const DecodeOptions& o, const SelectionResources& resources) {
   const KvLayout& layout = resources.layout;
   const int own = layout.blocks_for(c.NumSteps(o)) + 1;
   const int depth = layout.blocks_for(c.depth);
@@ -90,7 +54,7 @@ class DecodeBenchmark {
     return AppendRandomRows(model_, depth, trunk_.get());
   }
 
-  absl::StatusOr<Json> Measure(const Case& c) {
+  absl::StatusOr<Json> Measure(const DecodeCase& c) {
     const int room = c.depth + c.NumSteps(options_);
     const double start = NowSeconds();
     ASSIGN_OR_RETURN(const auto sequence, BenchSequence::Branch(model_, c.params, *trunk_, c.depth,
@@ -130,7 +94,7 @@ class DecodeBenchmark {
   int32_t AnyToken() { return static_cast<int32_t>(random_() % model_.config().vocab_size); }
 
   // Empties the caches, then one step; milliseconds.
-  absl::StatusOr<double> ColdStep(const Case& c, BenchSequence& sequence, Samples* samples) {
+  absl::StatusOr<double> ColdStep(const DecodeCase& c, BenchSequence& sequence, Samples* samples) {
     samples->read_b_s.push_back(probe_.Measure());
     // A budget of more than half of the context is as good as reading it all.
     const int spacing = std::max(1, c.depth / c.params.token_budget);
@@ -141,7 +105,7 @@ class DecodeBenchmark {
     return (NowSeconds() - start) * 1e3;
   }
 
-  absl::Status Repeat(const Case& c, int steps_at_least, BenchSequence& sequence,
+  absl::Status Repeat(const DecodeCase& c, int steps_at_least, BenchSequence& sequence,
                       BenchSequence& dense, Samples* samples) {
     ASSIGN_OR_RETURN(samples->dense_ms.emplace_back(), ColdStep(c, dense, samples));
     std::vector<double> steps;
@@ -153,7 +117,7 @@ class DecodeBenchmark {
     return absl::OkStatus();
   }
 
-  Json RowOf(const Case& c, const Samples& samples, const AttentionStats& before,
+  Json RowOf(const DecodeCase& c, const Samples& samples, const AttentionStats& before,
              const AttentionStats& after) const {
     const bool dense = !c.params.sparse();
     const double attended =
@@ -177,7 +141,7 @@ class DecodeBenchmark {
     const double choosing_ms = absl::ToDoubleMilliseconds(after.predictor - before.predictor) /
                                static_cast<double>(samples.step_ms.size());
     return {{"depth", c.depth},
-            {"setting", c.setting->label},
+            {"setting", c.setting.label},
             {"token_budget", dense ? c.depth : c.params.token_budget},
             {"interval", c.params.prediction_interval},
             {"candidates", c.params.candidates},
@@ -209,11 +173,11 @@ class DecodeBenchmark {
 
 // Leaves out the depths for which there is no memory; blocks for the others.
 int BlocksThatFit(const DecodeOptions& o, const SelectionResources& resources,
-                  std::vector<Case>* cases, int* deepest_left_out) {
+                  std::vector<DecodeCase>* cases, int* deepest_left_out) {
   const int64_t available = AvailableKvBytes();
   while (true) {
     int num_blocks = 0, depth = 0;
-    for (const Case& c : *cases) {
+    for (const DecodeCase& c : *cases) {
       num_blocks = std::max(num_blocks, NumBlocks(c, o, resources));
       depth = std::max(depth, c.depth);
     }
@@ -223,34 +187,42 @@ int BlocksThatFit(const DecodeOptions& o, const SelectionResources& resources,
     }
     fmt::print(stderr, "decode: no memory for {} tokens, left out\n", depth);
     *deepest_left_out = std::max(*deepest_left_out, depth);
-    std::erase_if(*cases, [depth](const Case& c) { return c.depth == depth; });
+    std::erase_if(*cases, [depth](const DecodeCase& c) { return c.depth == depth; });
   }
 }
 
 // Whether a row of the same setting at a lower depth took longer than a row may: deeper ones only
 // take longer.
-bool WasTooSlow(const Checkpoint& rows, const Case& c, double max_seconds) {
+bool WasTooSlow(const Checkpoint& rows, const DecodeCase& c, double max_seconds) {
   return std::any_of(rows.rows().begin(), rows.rows().end(), [&](const Json& row) {
-    return row["setting"] == c.setting->label && row["depth"] < c.depth &&
+    return row["setting"] == c.setting.label && row["depth"] < c.depth &&
            row["token_budget"] == c.params.token_budget && row["case_s"] > max_seconds;
   });
 }
 
-Json KeyOf(const Case& c) {
-  Json key = {{"depth", c.depth}, {"setting", c.setting->label}};
-  if (c.params.sparse()) key["token_budget"] = c.params.token_budget;
-  return key;
+// For whoever draws them.
+Json SweepsAsJson(const std::vector<DecodeSweep>& sweeps) {
+  Json all = Json::array();
+  for (const DecodeSweep& sweep : sweeps) {
+    all.push_back({{"name", sweep.name},
+                   {"settings", sweep.settings},
+                   {"token_budgets", sweep.token_budgets},
+                   {"depths", sweep.depths}});
+  }
+  return all;
 }
 
 }  // namespace
 
 absl::StatusOr<Report> RunDecode(const DecodeOptions& o, ComputePool& pool) {
-  ASSIGN_OR_RETURN(const std::vector<Setting> settings,
-                   ParseSettings(o.choice.settings, o.choice.sweep));
-  std::vector<Case> cases = CasesOf(settings, o);
+  const std::vector<DecodeSweep> sweeps =
+      o.page ? PageSweeps(o)
+             : std::vector<DecodeSweep>{
+                   {"depth", o.choice.settings, o.choice.token_budgets, o.depths}};
+  ASSIGN_OR_RETURN(std::vector<DecodeCase> cases, DecodeCasesOf(sweeps, o));
   if (cases.empty()) return InvalidArgumentError("nothing to measure");
   int left_out = 0, most_steps = 0;
-  for (const Case& c : cases) most_steps = std::max(most_steps, c.NumSteps(o));
+  for (const DecodeCase& c : cases) most_steps = std::max(most_steps, c.NumSteps(o));
   BenchModel::Options setup;
   setup.model = o.model;
   setup.dtype = o.dtype;
@@ -274,14 +246,14 @@ absl::StatusOr<Report> RunDecode(const DecodeOptions& o, ComputePool& pool) {
   RETURN_IF_ERROR(benchmark.Fill(cases.back().depth));
   std::vector<std::string> left_out_cases;
   int number = 0;
-  for (const Case& c : cases) {
+  for (const DecodeCase& c : cases) {
     fmt::print(stderr, "decode: {}/{}: depth {}, {}, budget {}\n", ++number, cases.size(), c.depth,
-               c.setting->label, c.params.token_budget);
-    if (rows.Find(KeyOf(c)) != nullptr) continue;
+               c.setting.label, c.params.token_budget);
+    if (rows.Find(c.Key()) != nullptr) continue;
     std::string why_not(model->runner().CheckAttention(c.params).message());
     if (WasTooSlow(rows, c, o.max_seconds_per_case)) why_not = "too slow at a lower depth";
     if (!why_not.empty()) {
-      left_out_cases.push_back(fmt::format("{} at {}: {}", c.setting->label, c.depth, why_not));
+      left_out_cases.push_back(fmt::format("{} at {}: {}", c.setting.label, c.depth, why_not));
       fmt::print(stderr, "decode: left out: {}\n", left_out_cases.back());
       continue;
     }
@@ -296,6 +268,8 @@ absl::StatusOr<Report> RunDecode(const DecodeOptions& o, ComputePool& pool) {
   report.SetFact("rope_scaling", model->rope_scaling());
   report.SetFact("sink_tokens", o.choice.sink_tokens);
   report.SetFact("local_window", o.choice.local_window);
+  report.SetFact("token_budget", o.choice.token_budgets[0]);
+  report.SetFact("sweeps", SweepsAsJson(sweeps));
   if (left_out > 0) report.SetFact("no_memory_for_depth", left_out);
   if (!left_out_cases.empty()) report.SetFact("left_out", left_out_cases);
   for (const Json& row : rows.rows()) report.AddRow(row);

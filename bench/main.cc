@@ -49,7 +49,7 @@ void AddLinear(CLI::App& app, Benchmark* chosen) {
 void AddAttention(CLI::App& app, Benchmark* chosen) {
   CLI::App* command = app.add_subcommand(
       "attention", "Dense decode attention of one layer, KV cache cold (default: SmolLM2-135M)");
-  auto options = std::make_shared<AttentionOptions>();
+  auto options = std::make_shared<DenseAttentionOptions>();
   const auto size = [&](const char* flag, int* value, const char* help) {
     command->add_option(flag, *value, help)->capture_default_str()->check(CLI::PositiveNumber);
   };

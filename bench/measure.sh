@@ -9,6 +9,7 @@
 #   bench/measure.sh report       (draws and writes what has been measured so far; needs PyPI the first time)
 #   bench/measure.sh clean        (forgets all results and prefilled texts, as needed after a change of the code)
 #
+# decode measures what docs/performance.md shows (tokenbutler-bench decode --page): minutes for each model.
 # MODEL: a .gguf file. Results go to build/measurements. Texts come from bench/quality_corpus.py.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/lib/console.sh"
@@ -64,7 +65,9 @@ case $command in
     ((${#models[@]})) || fail "give a model: bench/measure.sh $command MODEL.gguf"
     build cpu-release tokenbutler-bench
     mkdir -p "$RESULTS"
-    if [[ $command != decode ]]; then
+    if [[ $command == decode ]]; then
+      options=(--page "${options[@]}")
+    else
       python3 "$REPOSITORY/bench/quality_corpus.py" "$CORPUS" >/dev/null
       options+=(--text "$CORPUS"/*.txt --prefill-cache "$RESULTS/prefilled")
     fi

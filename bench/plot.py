@@ -4,8 +4,8 @@
   plot.py --decode decode-*.json --quality quality-*.json --images docs/images --page docs/performance.md
 
 Images: decode_vs_context.png (time per token against the context, for each setting, with dense and the floor that
-the memory's measured bandwidth allows) and frontier.png (divergence from dense against time per token at one
-depth). Tables go between the page's markers `<!-- measured: NAME -->` and `<!-- end -->`, NAME being decode,
+the memory's measured bandwidth allows), frontier.png (divergence from dense against time per token at one
+depth) and, of a run with --page, sweeps.png (time per token and divergence against interval, budget, candidates). Tables go between the page's markers `<!-- measured: NAME -->` and `<!-- end -->`, NAME being decode,
 quality, link or peers. Settings of the two measurements are joined by name: a row of speed carries the divergence that the same
 setting had, of the same model if it was measured, else of the one that was.
 Needs matplotlib (bench/requirements.txt) unless --images is left out.
@@ -34,8 +34,18 @@ def label(row, budgets):
     return row["setting"] if len(budgets) == 1 or row["setting"] == "dense" else f"{row['setting']} ({row['token_budget']})"
 
 
-def budgets_of(result):
-    return {row["token_budget"] for row in result["rows"] if row["setting"] != "dense"}
+def budgets_of(rows):
+    return {row["token_budget"] for row in rows if row["setting"] != "dense"}
+
+
+def rows_of(result, *sweeps):
+    """The rows of these of a run's sweeps; of a run without sweeps, all of them."""
+    if len(result.get("sweeps", [])) < 2:
+        return result["rows"] if "depth" in sweeps else []
+    chosen = [sweep for sweep in result["sweeps"] if sweep["name"] in sweeps]
+    return [row for row in result["rows"] if any(
+        row["depth"] in sweep["depths"] and row["setting"] in sweep["settings"]
+        and (row["setting"] == "dense" or row["token_budget"] in sweep["token_budgets"]) for sweep in chosen)]
 
 
 def depth_name(tokens):
@@ -96,22 +106,62 @@ def milliseconds(value):
 
 
 def decode_table(result, divergences, depths):
-    budgets = budgets_of(result)
+    measured = rows_of(result, "depth", "policy")
+    budgets = budgets_of(measured)
     rows = []
-    for row in result["rows"]:
+    for row in sorted(measured, key=lambda row: row["depth"]):
         if row["depth"] not in depths:
             continue
         rows.append([depth_name(row["depth"]), label(row, budgets), milliseconds(row["ms_per_token"]),
                      milliseconds(row["p99_step_ms"]), f"{row['speedup']:.2f}", milliseconds(row["floor_ms"]),
                      f"{row['over_floor']:.2f}", f"{row['attended_tokens']:.0f}", f"{row['scan_fraction']:.3g}",
                      divergences.recall_cell(result, row["setting"]), divergences.cell(result, row["setting"])])
-    first = result["rows"][0]
+    first = measured[0]
     text = (f"**{short_name(result)}** ({machine_line(result)}). Memory read at {first['read_gb_s']:.0f} GB/s, rows gathered "
-            f"at {result['rows'][-1]['gather_gb_s']:.0f} GB/s; budget {', '.join(map(str, sorted(budgets)))}; "
+            f"at {measured[-1]['gather_gb_s']:.0f} GB/s; budget {', '.join(map(str, sorted(budgets)))}; "
             f"RoPE scaling beyond the model's context: {result['rope_scaling']}.\n\n")
     return text + markdown_table(
         ["context", "setting", "ms a token", "p99 step, ms", "x dense", "floor, ms", "/ floor", "attended",
          "share of blocks read", "mass recalled on text", "KL to dense on text"], rows)
+
+
+SWEEPS = {"interval": "prediction interval", "token_budget": "token budget", "candidates": "candidates, budgets"}
+
+
+def swept_value(row, sweep):
+    return row["candidates"] / row["token_budget"] if sweep == "candidates" else row[sweep]
+
+
+def without_options(setting, options):
+    name, _, assignments = setting.partition(":")
+    kept = [assignment for assignment in assignments.split(",") if assignment and assignment.split("=")[0] not in options]
+    return f"{name}:{','.join(kept)}" if kept else name
+
+
+def sweep_lines(result, sweep):
+    """Of each policy or setting, its rows in the order of what is varied. What happens between two scans goes with the interval."""
+    lines = {}
+    for row in rows_of(result, sweep):
+        varied = {"interval": ("interval", "scan", "candidates"), "candidates": ("candidates",)}.get(sweep, ())
+        name = without_options(row["setting"], varied)
+        lines.setdefault(name, []).append(row)
+    return {name: sorted(rows, key=lambda row: swept_value(row, sweep)) for name, rows in lines.items()}
+
+
+def sweeps_table(result, divergences):
+    rows = []
+    for sweep in SWEEPS:
+        for line in sweep_lines(result, sweep).values():
+            for row in line:
+                # Divergence was measured at one budget.
+                divergence = "-" if sweep == "token_budget" else divergences.cell(result, row["setting"])
+                rows.append([SWEEPS[sweep], f"{swept_value(row, sweep):g}", row["setting"], depth_name(row["depth"]),
+                             milliseconds(row["ms_per_token"]), milliseconds(row["p99_step_ms"]), f"{row['speedup']:.2f}",
+                             milliseconds(row["floor_ms"]), divergence])
+    if not rows:
+        return ""
+    return f"**{short_name(result)}**, one thing varied at a time.\n\n" + markdown_table(
+        ["varied", "value", "setting", "context", "ms a token", "p99 step, ms", "x dense", "floor, ms", "KL to dense on text"], rows)
 
 
 def quality_table(result):
@@ -175,22 +225,23 @@ OTHER_COLOURS = ["C1", "C2", "C4", "C5", "C6", "C7", "C8", "C9", "olive", "navy"
 def draw_decode(pyplot, results, path):
     figure, axes = pyplot.subplots(1, len(results), figsize=(7.5 * len(results), 6), squeeze=False)
     for axis, result in zip(axes[0], results):
-        budgets = budgets_of(result)
+        measured = rows_of(result, "depth", "policy")
+        budgets = budgets_of(measured)
         curves = {}
-        for row in result["rows"]:
+        for row in measured:
             curves.setdefault(label(row, budgets), []).append(row)
         colours = itertools.cycle(OTHER_COLOURS)
         for name, rows in curves.items():
             rows.sort(key=lambda row: row["depth"])
             depths = [row["depth"] for row in rows]
-            style = [STYLES[rows[0]["setting"]]] if rows[0]["setting"] in STYLES else ["--"]
+            style = [STYLES[rows[0]["setting"]]] if rows[0]["setting"] in STYLES else ["--s"]
             colour = {} if rows[0]["setting"] in STYLES else {"color": next(colours)}
             line, = axis.plot(depths, [row["ms_per_token"] for row in rows], *style, label=name, markersize=4, **colour)
             if rows[0]["setting"] in STYLES:
                 axis.plot(depths, [row["floor_ms"] for row in rows], ":", color=line.get_color(), label=f"{name}: floor")
         axis.set(xscale="log", yscale="log", xlabel="tokens in the KV cache", ylabel="ms per token",
                  title=f"{short_name(result)}\n{machine_line(result)}")
-        ticks = sorted({row["depth"] for row in result["rows"]})
+        ticks = sorted({row["depth"] for row in measured})
         axis.set_xticks(ticks, [depth_name(depth) for depth in ticks])
         axis.minorticks_off()
         axis.grid(True, alpha=0.3)
@@ -203,10 +254,11 @@ def draw_decode(pyplot, results, path):
 def draw_frontier(pyplot, results, divergences, depth, path):
     figure, axes = pyplot.subplots(1, len(results), figsize=(7.5 * len(results), 6), squeeze=False)
     for axis, result in zip(axes[0], results):
-        budgets = budgets_of(result)
-        depths = {row["depth"] for row in result["rows"]}
+        measured = rows_of(result, "depth", "policy", "interval", "candidates")
+        budgets = budgets_of(measured)
+        depths = {row["depth"] for row in measured}
         shown = depth if depth in depths else max(depths)
-        for row in result["rows"]:
+        for row in measured:
             if row["depth"] != shown:
                 continue
             if row["setting"] == "dense":
@@ -227,6 +279,34 @@ def draw_frontier(pyplot, results, divergences, depth, path):
     pyplot.close(figure)
 
 
+def draw_sweeps(pyplot, results, divergences, path):
+    figure, axes = pyplot.subplots(len(results), len(SWEEPS), figsize=(4.5 * len(SWEEPS), 3.5 * len(results)), squeeze=False)
+    for result, row_of_axes in zip(results, axes):
+        for sweep, axis in zip(SWEEPS, row_of_axes):
+            for name, rows in sweep_lines(result, sweep).items():
+                values = [swept_value(row, sweep) for row in rows]
+                line, = axis.plot(values, [row["ms_per_token"] for row in rows], "-o", markersize=4, label=name)
+                axis.plot(values, [row["floor_ms"] for row in rows], ":", color=line.get_color(), label=f"{name}: floor")
+                if sweep == "token_budget":
+                    continue
+                found = [(value, divergences.find(result, row["setting"])[0]) for value, row in zip(values, rows)]
+                found = [(value, quality["mean_kl"]) for value, quality in found if quality is not None]
+                if found:
+                    right = axis.twinx()
+                    right.plot(*zip(*found), "x--", color="C3")
+                    right.set(yscale="log", ylabel="mean KL to dense (x)")
+            axis.set(xscale="log", xlabel=SWEEPS[sweep], ylabel="ms per token", title=short_name(result))
+            ticks = sorted({swept_value(row, sweep) for row in rows_of(result, sweep)})
+            axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axis.minorticks_off()
+            axis.set_ylim(bottom=0)
+            axis.grid(True, alpha=0.3)
+            axis.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
 def draw(results, divergences, depth, folder):
     import matplotlib  # pylint: disable=import-outside-toplevel
     matplotlib.use("Agg")
@@ -234,6 +314,9 @@ def draw(results, divergences, depth, folder):
     folder.mkdir(parents=True, exist_ok=True)
     draw_decode(pyplot, results, folder / "decode_vs_context.png")
     draw_frontier(pyplot, results, divergences, depth, folder / "frontier.png")
+    swept = [result for result in results if rows_of(result, *SWEEPS)]
+    if swept:
+        draw_sweeps(pyplot, swept, divergences, folder / "sweeps.png")
 
 
 def parse_options():
@@ -256,6 +339,11 @@ def main():
     tables = {"decode": "\n\n".join(decode_table(result, divergences, options.depths) for result in results)}
     if any(divergences.find(result, row["setting"])[1] for result in results for row in result["rows"]):
         tables["decode"] += "\n\n\\* measured on the other model."
+    swept = "\n\n".join(filter(None, (sweeps_table(result, divergences) for result in results)))
+    if swept and options.page and options.images:
+        swept = f"![Time and divergence against what is varied]({os.path.relpath(options.images, options.page.parent)}/sweeps.png)\n\n{swept}"
+    if swept:
+        tables["decode"] += f"\n\n{swept}"
     if qualities:
         tables["quality"] = "\n\n".join(quality_table(result) for result in qualities)
     if options.link:

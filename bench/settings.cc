@@ -1,20 +1,14 @@
 #include "bench/settings.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
-#include <tuple>
 #include <utility>
+
+#include "engine/selection/attention_options.h"
 
 namespace tokenbutler {
 namespace {
-
-// docs/performance.md says how these were chosen.
-constexpr std::array<NamedSetting, 2> kNamed = {{
-    {"quality", "sketch"},
-    {"fast", "sketch:keys=bits1,scan=1/4,interval=8"},
-}};
 
 std::vector<std::string_view> Split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
@@ -122,18 +116,6 @@ absl::Status Apply(std::string_view options, Setting* setting) {
   return absl::OkStatus();
 }
 
-bool Scans(AttentionPolicy policy) {
-  switch (policy) {
-    case AttentionPolicy::kTokenButler:
-    case AttentionPolicy::kSketch:
-    case AttentionPolicy::kPca:
-    case AttentionPolicy::kExact:
-      return true;
-    default:
-      return false;
-  }
-}
-
 // `text` with `option` set to each of `values` unless it sets it itself.
 std::vector<std::string> WithEach(const std::string& text, std::string_view option,
                                   const std::vector<std::string>& values) {
@@ -148,14 +130,14 @@ std::vector<std::string> WithEach(const std::string& text, std::string_view opti
   return all;
 }
 
-bool IsNamed(std::string_view name) {
-  return std::any_of(kNamed.begin(), kNamed.end(),
-                     [&](const NamedSetting& named) { return named.name == name; });
+bool IsNamed(std::string_view name) { return ParseAttentionSetting(name).ok(); }
+
+// Whether a sweep's values mean something: chance has no better and worse scans.
+bool Sweeps(AttentionPolicy policy) {
+  return UsesOption(policy, "candidates") && policy != AttentionPolicy::kRandom;
 }
 
 }  // namespace
-
-absl::Span<const NamedSetting> NamedSettings() { return kNamed; }
 
 AttentionParams Setting::At(const TokenCounts& counts) const {
   AttentionParams at = params;
@@ -176,15 +158,13 @@ AttentionParams Setting::At(const TokenCounts& counts) const {
 absl::StatusOr<Setting> ParseSetting(std::string_view text) {
   Setting setting;
   setting.label = std::string(text);
-  auto [name, options] = SplitName(text);
-  std::string_view meant_options;
-  for (const NamedSetting& named : kNamed) {
-    if (named.name != name) continue;
-    std::tie(name, meant_options) = SplitName(named.meaning);
-    break;
+  const auto [name, options] = SplitName(text);
+  if (const auto named = ParseAttentionSetting(name); named.ok()) {
+    setting.params = WithSetting(*named, AttentionParams());
+  } else {
+    ASSIGN_OR_RETURN(const AttentionPolicy policy, ParsePolicy(name));
+    setting.params = DefaultParams(policy);
   }
-  ASSIGN_OR_RETURN(const AttentionPolicy policy, ParsePolicy(name));
-  setting.params = DefaultParams(policy);
   // Policies whose rule has a sink and a window of its own keep them.
   const AttentionParams general;
   if (setting.params.sink_tokens != general.sink_tokens) {
@@ -193,10 +173,7 @@ absl::StatusOr<Setting> ParseSetting(std::string_view text) {
   if (setting.params.local_window != general.local_window) {
     setting.local_window = setting.params.local_window;
   }
-  // The setting's own options may change those of the name.
-  for (const std::string_view assignments : {meant_options, options}) {
-    if (!assignments.empty()) RETURN_IF_ERROR(Apply(assignments, &setting));
-  }
+  if (!options.empty()) RETURN_IF_ERROR(Apply(options, &setting));
   return setting;
 }
 
@@ -207,7 +184,7 @@ absl::StatusOr<std::vector<Setting>> ParseSettings(const std::vector<std::string
   for (const std::string& text : texts) {
     ASSIGN_OR_RETURN(const Setting base, ParseSetting(text));
     std::vector<std::string> all = {text};
-    if (Scans(base.params.policy) && !IsNamed(SplitName(text).first)) {
+    if (Sweeps(base.params.policy) && !IsNamed(SplitName(text).first)) {
       for (const auto& [option, values] :
            {std::pair<std::string_view, const std::vector<std::string>&>{"interval",
                                                                          sweep.intervals},
@@ -231,7 +208,9 @@ absl::StatusOr<std::vector<Setting>> ParseSettings(const std::vector<std::string
 
 std::vector<std::string> AllSettings() {
   std::vector<std::string> all = {"dense"};
-  for (const NamedSetting& named : kNamed) all.emplace_back(named.name);
+  for (const AttentionSetting named : kAttentionSettings) {
+    all.emplace_back(AttentionSettingName(named));
+  }
   for (const AttentionPolicy policy :
        {AttentionPolicy::kSketch, AttentionPolicy::kPca, AttentionPolicy::kQuest,
         AttentionPolicy::kTokenButler, AttentionPolicy::kExact, AttentionPolicy::kSnapKv,

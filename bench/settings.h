@@ -5,7 +5,6 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "base/status.h"
 #include "engine/selection/attention_params.h"
 
@@ -24,10 +23,10 @@ struct TokenCounts {
 // depend on the context, so that its quality at one context and its speed at another belong
 // together. Written as
 //   NAME[:OPTION=VALUE[,OPTION=VALUE...]]
-// NAME: a policy, or a named setting (NamedSettings). Options: interval, candidates (a number of
-// tokens, a multiple of the budget: 2x, or a share of the context: 1/8), scan (share of the blocks:
-// 1/4), query, keys, neighbours, top_p, dense_first_layer (0, 1), misses, sink, local (tokens
-// instead of the benchmark's).
+// NAME: a policy, or a setting that requests can name (AttentionSetting). Options: interval,
+// candidates (a number of tokens, a multiple of the budget: 2x, or a share of the context: 1/8),
+// scan (share of the blocks: 1/4), query, keys, neighbours, top_p, dense_first_layer (0, 1),
+// misses, sink, local (tokens instead of the benchmark's).
 struct Setting {
   std::string label;  // as written
   AttentionParams params;
@@ -37,12 +36,6 @@ struct Setting {
 
   AttentionParams At(const TokenCounts& counts) const;
 };
-
-// A setting with a name of its own: what it is short for.
-struct NamedSetting {
-  std::string_view name, meaning;
-};
-absl::Span<const NamedSetting> NamedSettings();
 
 // INVALID_ARGUMENT naming the option and what it may be.
 absl::StatusOr<Setting> ParseSetting(std::string_view text);

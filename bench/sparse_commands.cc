@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/selection/attention_options.h"
 #include "fmt/format.h"
 
 namespace tokenbutler {
@@ -10,8 +11,8 @@ namespace {
 
 std::string SettingsHelp() {
   std::string help = "What to compare: NAME[:OPTION=VALUE,...]. Names: the policies, and";
-  for (const NamedSetting& named : NamedSettings()) {
-    help += fmt::format(" {} ({})", named.name, named.meaning);
+  for (const AttentionSetting setting : kAttentionSettings) {
+    help += fmt::format(" {}", AttentionSettingName(setting));
   }
   return help +
          ". Options: interval, candidates (tokens, budgets: 2x, or a share of the context: 1/8), "
@@ -68,8 +69,25 @@ void AddDecode(CLI::App& app, Benchmark* chosen) {
   command
       ->add_option("--depths", options->depths,
                    "Cached tokens, filled at random; those without memory are left out")
+      ->delimiter(',')
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
+  command->add_flag(
+      "--page", options->page,
+      "The rows of docs/performance.md instead of --settings: dense, quality and fast "
+      "at --depths; every policy at --policy-depths; intervals, budgets and "
+      "candidates at the last of these");
+  command->add_option("--policy-depths", options->policy_depths, "For --page")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->add_flag_callback(
+      "--quick",
+      [=] {
+        options->repeats = 1;
+        options->steps = 2;
+      },
+      "One repeat of two steps: to see whether it works, not how fast it is");
   AddCount(command, "--repeats", &options->repeats, "Times each row is measured");
   AddCount(command, "--steps", &options->steps, "Steps of a repeat, rounded up to intervals");
   command

@@ -108,7 +108,7 @@ std::string_view AttentionSettingName(AttentionSetting setting) {
 }
 
 absl::StatusOr<AttentionSetting> ParseAttentionSetting(std::string_view name) {
-  for (const auto setting : {AttentionSetting::kQuality, AttentionSetting::kFast}) {
+  for (const AttentionSetting setting : kAttentionSettings) {
     if (name == AttentionSettingName(setting)) return setting;
   }
   return WithField(

@@ -14,6 +14,9 @@ enum class AttentionSetting {
   kFast,     // trades some of that for speed
 };
 
+inline constexpr AttentionSetting kAttentionSettings[] = {AttentionSetting::kQuality,
+                                                          AttentionSetting::kFast};
+
 std::string_view AttentionSettingName(AttentionSetting setting);  // "quality"
 absl::StatusOr<AttentionSetting> ParseAttentionSetting(std::string_view name);
 

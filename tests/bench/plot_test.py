@@ -62,6 +62,37 @@ class PlotTest(unittest.TestCase):
         self.assertIn("| 4K | dense | 10.0 | 20.0 | 10.00 | 5.00 | 2.00 | 4096 | 0.5 | - | 0 |", lines)
         self.assertFalse(any(line.startswith("| 1000") for line in lines), "a depth that was not asked for")
 
+    def sweep_rows(self):
+        rows = [decode_row(depth, setting, ms) for depth, setting, ms in
+                ((1024, "dense", 3.0), (2048, "dense", 4.0), (1024, "fast", 2.0), (2048, "fast", 2.5), (2048, "h2o", 9.0))]
+        for interval in (4, 2):
+            rows.append({**decode_row(2048, f"sketch:interval={interval},candidates=2x", 6.0 / interval), "interval": interval})
+        rows.append({**decode_row(2048, "fast", 5.0), "token_budget": 8192})
+        for multiple in (1, 8):
+            rows.append({**decode_row(2048, f"sketch:interval=4,candidates={multiple}x", multiple), "candidates": multiple * 4096})
+        sweeps = [("depth", ["dense", "fast"], [4096], [1024, 2048]), ("policy", ["dense", "fast", "h2o"], [4096], [2048]),
+                  ("interval", ["sketch:interval=2,candidates=2x", "sketch:interval=4,candidates=2x"], [4096], [2048]),
+                  ("token_budget", ["fast"], [4096, 8192], [2048]),
+                  ("candidates", ["sketch:interval=4,candidates=1x", "sketch:interval=4,candidates=8x"], [4096], [2048])]
+        return {"rows": rows, "sweeps": [dict(zip(("name", "settings", "token_budgets", "depths"), sweep)) for sweep in sweeps]}
+
+    def test_sweeps_have_tables_of_their_own(self):
+        self.write("small.json", {**FACTS, "model": "Small-1B.Q4_1.gguf", "rope_scaling": "none", **self.sweep_rows()})
+        lines = self.run_script("--depths", "1024", "2048").stdout.split("\n")
+        start = lines.index("**small-1b**, one thing varied at a time.")
+        curves, swept = lines[:start], lines[start:]
+        self.assertFalse(any("interval=" in line or "| 8192" in line for line in curves), "only curves against the context")
+        self.assertIn("| 2K | fast | 2.50 | 5.00 | 40.00 | 1.25 | 2.00 | 4096 | 0.5 | 0.875* | 0.0123* |", curves)
+        expected = ["| prediction interval | 2 | sketch:interval=2,candidates=2x | 2K | 3.00 |",
+                    "| prediction interval | 4 | sketch:interval=4,candidates=2x | 2K | 1.50 |",
+                    "| token budget | 4096 | fast | 2K | 2.50 |", "| token budget | 8192 | fast | 2K | 5.00 |",
+                    "| candidates, budgets | 1 | sketch:interval=4,candidates=1x | 2K | 1.00 |",
+                    "| candidates, budgets | 8 | sketch:interval=4,candidates=8x | 2K | 8.00 |"]
+        found = [line for line in swept if line.startswith(("| prediction", "| token budget", "| candidates"))]
+        self.assertEqual(len(found), len(expected))
+        for line, beginning in zip(found, expected):
+            self.assertTrue(line.startswith(beginning), line)
+
     def test_quality_is_sorted(self):
         output = self.run_script().stdout
         self.assertLess(output.index("| fast | 768 | 0.0123 | 0.0062 to 0.0246 | 1.50 | 97.0 % | 1.0100 | 0.875 | 10 |"),
@@ -94,12 +125,14 @@ class PlotTest(unittest.TestCase):
     @unittest.skipUnless(importlib.util.find_spec("matplotlib"), "needs matplotlib: pip install -r bench/requirements.txt")
     def test_images_are_drawn(self):
         (self.folder / "page.md").write_text(PAGE, encoding="utf-8")
+        self.write("small.json", {**FACTS, "model": "Small-1B.Q4_1.gguf", "rope_scaling": "none", **self.sweep_rows()})
         done = self.run_script("--images", "docs/images", "--page", "page.md")
         self.assertEqual(done.returncode, 0, done.stderr)
         page = (self.folder / "page.md").read_text(encoding="utf-8")
         self.assertIn("](docs/images/decode_vs_context.png)", page)
         self.assertIn("](docs/images/frontier.png)", page)
-        for name in ("decode_vs_context", "frontier"):
+        for name in ("decode_vs_context", "frontier", "sweeps"):
+            self.assertIn(f"](docs/images/{name}.png)", page)
             self.assertTrue((self.folder / "docs" / "images" / f"{name}.png").read_bytes().startswith(b"\x89PNG"))
 
 

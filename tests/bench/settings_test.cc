@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/selection/attention_options.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -65,16 +66,13 @@ TEST(SettingsTest, PoliciesWithAWindowOfTheirOwnKeepIt) {
   EXPECT_EQ(ParseSetting("snapkv")->At(counts).local_window, 32);
 }
 
-TEST(SettingsTest, NamedSettingsAreWhatTheyMeanAndCanBeChanged) {
-  for (const NamedSetting& named : NamedSettings()) {
-    const AttentionParams params = ParseSetting(named.name)->At({.context_len = 9000});
-    const AttentionParams meant = ParseSetting(named.meaning)->At({.context_len = 9000});
-    EXPECT_EQ(params.policy, meant.policy);
-    EXPECT_EQ(params.scan_fraction, meant.scan_fraction);
-    EXPECT_EQ(params.candidates, meant.candidates);
-    const std::string changed = std::string(named.name) + ":interval=5";
-    EXPECT_EQ(ParseSetting(changed)->params.prediction_interval, 5);
-    EXPECT_EQ(ParseSetting(changed)->params.scan_fraction, meant.scan_fraction);
+TEST(SettingsTest, NamedSettingsAreThoseOfRequestsAndCanBeChanged) {
+  for (const AttentionSetting named : kAttentionSettings) {
+    const std::string name(AttentionSettingName(named));
+    AttentionParams meant = WithSetting(named, AttentionParams());
+    EXPECT_EQ(ParseSetting(name)->At({.context_len = 9000}), meant) << name;
+    meant.prediction_interval = 5;
+    EXPECT_EQ(ParseSetting(name + ":interval=5")->At({.context_len = 9000}), meant) << name;
   }
 }
 
