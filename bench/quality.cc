@@ -63,6 +63,7 @@ class DocumentScorer {
     RETURN_IF_ERROR(Hold(document, tokens.first(prefix), jobs));
     RETURN_IF_ERROR(ScoreDense(tokens.subspan(prefix)));
     std::vector<AttentionParams> attentions;
+    attentions.reserve(jobs.size());
     for (const TextJob& job : jobs) attentions.push_back(job.params);
     std::vector<Score> scores(jobs.size());
     ASSIGN_OR_RETURN(
