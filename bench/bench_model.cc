@@ -99,7 +99,7 @@ absl::StatusOr<std::unique_ptr<BenchModel>> BenchModel::Create(const Options& op
   std::optional<KvStore::StagedOptions> staged;
   if (options.device_bytes) {
     staged = {.device_capacity_bytes = options.device_bytes(layout),
-              .transfers = options.transfers};
+              .selections_kept = options.selections_kept};
   }
   ASSIGN_OR_RETURN(bench->kv_store_,
                    KvStore::Create(layout, {.capacity_bytes = bytes, .prefault = true}, staged));

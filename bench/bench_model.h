@@ -18,7 +18,6 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "offload/block_pool.h"
 #include "offload/kv_store.h"
-#include "offload/transfer.h"
 
 namespace tokenbutler {
 
@@ -42,7 +41,7 @@ class BenchModel {
     bool needs_tokenizer = false;
     // A device tier with a memory of its own, of this size given the KV cache's layout.
     std::function<int64_t(const KvLayout&)> device_bytes = nullptr;
-    TransferOptions transfers = {};  // between the tiers
+    int selections_kept = 1;     // by each sequence there
     std::string predictor = {};  // file for the policy tokenbutler, of this architecture; "": none
     StepRunnerOptions runner = {};
   };
@@ -108,6 +107,10 @@ class BenchSequence {
   const BlockTable& table() const { return table_; }
   bool is_dense() const { return state_ == nullptr; }
   AttentionStats stats() const { return state_ == nullptr ? AttentionStats() : state_->stats(); }
+  // SequenceState::transfers of the last step.
+  absl::Span<const LayerTransfer> transfers() const {
+    return state_ == nullptr ? absl::Span<const LayerTransfer>() : state_->transfers();
+  }
 
  private:
   explicit BenchSequence(BenchModel& model) : model_(model) {}

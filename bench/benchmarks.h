@@ -140,13 +140,15 @@ absl::StatusOr<Report> RunQuality(const QualityOptions& options, ComputePool& po
 struct LinkOptions {
   std::string model;
   std::string dtype;
-  SettingOptions choice = {.settings = {"quality", "fast", "fast:misses=deferred",
-                                        "sketch:interval=4", "sketch:interval=16,candidates=1/8",
-                                        "sketch:interval=16,candidates=1/8,misses=deferred",
-                                        "sketch:query=lookahead", "quest", "exact", "random"},
-                           .token_budgets = {768},
-                           .sink_tokens = 32,
-                           .local_window = 128};
+  // The first is what a server with a staged device tier does.
+  SettingOptions choice = {
+      .settings = {"sketch:query=lookahead,candidates=1.5x", "sketch:query=lookahead", "quality",
+                   "quality:misses=deferred", "fast", "fast:misses=deferred", "sketch:interval=4",
+                   "sketch:interval=16,candidates=1/8", "quest", "exact", "random"},
+      .token_budgets = {768},
+      .sink_tokens = 32,
+      .local_window = 128};
+  int selections_kept = 3;         // room in the device tier
   std::vector<std::string> texts;  // files
   int context_len = 12288;
   int max_texts = 3;

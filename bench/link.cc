@@ -34,15 +34,22 @@ int NumBlocks(const std::vector<TextJob>& jobs, const LinkOptions& o,
   return whole + 2 * own + state;
 }
 
-int64_t DeviceBytes(const std::vector<TextJob>& jobs, const KvLayout& layout) {
+// As its SequenceAttention will ask for.
+ResidentOptions ResidentOptionsOf(const TextJob& job, const LinkOptions& o) {
+  const AttentionParams& p = job.params;
+  return {.token_budget = p.token_budget,
+          .candidates = p.candidates,
+          .sink_tokens = p.sink_tokens,
+          .local_window = p.local_window,
+          .prediction_interval = p.prediction_interval,
+          .selections_kept = o.selections_kept};
+}
+
+int64_t DeviceBytes(const std::vector<TextJob>& jobs, const LinkOptions& o,
+                    const KvLayout& layout) {
   int64_t bytes = 0;
   for (const TextJob& job : jobs) {
-    const AttentionParams& p = job.params;
-    bytes = std::max(bytes, StagedBytes(layout, {.token_budget = p.token_budget,
-                                                 .candidates = p.candidates,
-                                                 .sink_tokens = p.sink_tokens,
-                                                 .local_window = p.local_window,
-                                                 .prediction_interval = p.prediction_interval}));
+    bytes = std::max(bytes, StagedBytes(layout, ResidentOptionsOf(job, o)));
   }
   // The tier may align blocks.
   return bytes + bytes / 64 + static_cast<int64_t>(layout.block_bytes());
@@ -54,7 +61,6 @@ OffloadCounters Difference(OffloadCounters a, const OffloadCounters& b) {
   a.lookups -= b.lookups;
   a.hits -= b.hits;
   a.deferred -= b.deferred;
-  a.stall -= b.stall;
   return a;
 }
 
@@ -94,36 +100,45 @@ class LinkBenchmark {
                                                                 options_.context_len));
     OffloadCounters before;
     double kl = 0;
+    std::vector<StepTransfers> steps;
     for (int i = 0; i < options_.decoded_tokens; ++i) {
       if (i == kUncountedSteps) before = sequence->stats().offload;
       RETURN_IF_ERROR(sequence->Decode(document.tokens[prefix + i]));
       kl += references_[i].KlDivergence(model_.runner().decode_logits(0));
+      if (i < kUncountedSteps) continue;
+      const absl::Span<const LayerTransfer> transfers = sequence->transfers();
+      steps.emplace_back(transfers.begin(), transfers.end());
     }
-    return RowOf(document, job, Difference(sequence->stats().offload, before),
+    return RowOf(document, job, Difference(sequence->stats().offload, before), steps,
                  kl / options_.decoded_tokens);
   }
 
  private:
   Json RowOf(const TextDocument& document, const TextJob& job, const OffloadCounters& counted,
-             double kl) const {
-    const double steps = options_.decoded_tokens - kUncountedSteps;
-    const bool defers = job.params.misses == MissRule::kDeferred;
-    const LinkModel::Step modelled = options_.link.StepOf(
-        counted, 2.0 * static_cast<double>(model_.layout().row_bytes()), defers);
+             absl::Span<const StepTransfers> steps, double kl) const {
+    const KvLayout& layout = model_.layout();
+    const LinkModel::Step modelled =
+        options_.link.StepOf({.steps = steps,
+                              .num_layers = layout.num_layers,
+                              .token_bytes = 2.0 * static_cast<double>(layout.row_bytes()),
+                              .lookups = counted.lookups,
+                              .defers = job.params.misses == MissRule::kDeferred});
     const double lookups = static_cast<double>(counted.lookups);
     Json row = job.KeyFor(document);
     row["hit_rate"] = static_cast<double>(counted.hits) / lookups;
     row["deferred"] = static_cast<double>(counted.deferred) / lookups;
-    row["kb_per_token"] = static_cast<double>(counted.host_to_device_bytes) / steps / 1e3;
+    row["kb_per_token"] =
+        static_cast<double>(counted.host_to_device_bytes) / static_cast<double>(steps.size()) / 1e3;
     row["sent_ahead"] = counted.host_to_device_bytes == 0
                             ? 0.0
                             : static_cast<double>(counted.prefetched_bytes) /
                                   static_cast<double>(counted.host_to_device_bytes);
-    row["own_stall_ms"] = absl::ToDoubleMilliseconds(counted.stall) / steps;
     row["modelled_mb"] = modelled.mb;
     row["modelled_link_ms"] = modelled.link_ms;
     row["modelled_stall_ms"] = modelled.stall_ms;
     row["modelled_stall_share"] = modelled.stall_ms / options_.link.step_ms;
+    row["modelled_device_gb"] =
+        static_cast<double>(options_.link.DeviceBytes(ResidentOptionsOf(job, options_))) / 1e9;
     row["mean_kl"] = kl;
     return row;
   }
@@ -164,11 +179,10 @@ Report NewReport(const LinkOptions& o, const Json& facts, ComputePool& pool) {
   report.SetFact(
       "modelled",
       fmt::format("a step of {} ms, a link of {} GB/s and {} us; {} layers x {} KV heads x "
-                  "{} channels of {} bytes, budget {}: the same share of its tokens "
-                  "travels as in the model that was run",
+                  "{} channels of {} bytes, budget {}: the same share of each layer's tokens "
+                  "travels at the same points of the step as in the model that was run",
                   link.step_ms, link.gbps, link.latency_us, link.num_layers, link.num_kv_heads,
                   link.head_dim, link.element_bytes, link.token_budget));
-  report.SetFact("own_stall", "of the model that was run, on this CPU, behind the same link");
   return report;
 }
 
@@ -186,9 +200,8 @@ absl::StatusOr<Report> RunLink(const LinkOptions& o, ComputePool& pool) {
   setup.context_len = o.context_len;
   setup.num_blocks = [&](const SelectionResources& r) { return NumBlocks(jobs, o, r); };
   setup.needs_tokenizer = true;
-  setup.device_bytes = [&](const KvLayout& layout) { return DeviceBytes(jobs, layout); };
-  setup.transfers.link_gbps = o.link.gbps;
-  setup.transfers.link_latency_us = o.link.latency_us;
+  setup.device_bytes = [&](const KvLayout& layout) { return DeviceBytes(jobs, o, layout); };
+  setup.selections_kept = o.selections_kept;
   setup.predictor = o.choice.predictor;
   setup.runner.max_num_seqs = 1;
   setup.runner.prefill_chunk_tokens = o.prefill_chunk_tokens;
@@ -202,6 +215,7 @@ absl::StatusOr<Report> RunLink(const LinkOptions& o, ComputePool& pool) {
                       {"decoded_tokens", o.decoded_tokens},
                       {"sink_tokens", o.choice.sink_tokens},
                       {"local_window", o.choice.local_window},
+                      {"selections_kept", o.selections_kept},
                       {"link_gbps", o.link.gbps},
                       {"link_latency_us", o.link.latency_us},
                       {"step_ms", o.link.step_ms}};

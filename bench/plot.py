@@ -183,13 +183,14 @@ def link_table(result):
     rows = []
     for row in result["rows"]:
         rows.append([row["setting"], row["misses"], str(row["token_budget"]), f"{100 * row['hit_rate']:.1f} %",
-                     f"{100 * row['sent_ahead']:.0f} %", f"{row['kb_per_token']:.0f}", f"{row['own_stall_ms']:.2f}",
+                     f"{100 * row['sent_ahead']:.0f} %", f"{row['kb_per_token']:.0f}", f"{row['modelled_device_gb']:.1f}",
                      f"{row['modelled_mb']:.1f}", f"{row['modelled_link_ms']:.2f}", f"{row['modelled_stall_ms']:.2f}",
                      f"{100 * row['modelled_stall_share']:.1f} %", f"{row['mean_kl']:.4f}"])
     text = (f"**{short_name(result)}** ({machine_line(result)}), {result['context_len']} tokens of context, the last "
-            f"{result['decoded_tokens']} decoded, {result['rows'][0]['documents']} texts. *Modelled*: {result['modelled']}.\n\n")
+            f"{result['decoded_tokens']} decoded, {result['rows'][0]['documents']} texts, room for "
+            f"{result['selections_kept']} selections. *Modelled*: {result['modelled']}.\n\n")
     return text + markdown_table(
-        ["setting", "misses", "budget", "hits", "sent ahead", "KB a token, this model", "stall here, ms", "*modelled* MB a token",
+        ["setting", "misses", "budget", "hits", "sent ahead", "KB a token, this model", "*modelled* device tier, GB", "*modelled* MB a token",
          "*modelled* link, ms", "*modelled* stall, ms", "*modelled* stall / step", "KL to dense"], rows)
 
 

@@ -134,6 +134,8 @@ void AddLink(CLI::App& app, Benchmark* chosen) {
       ->check(CLI::PositiveNumber);
   AddCount(command, "--context", &options->context_len, "Tokens taken of each text");
   AddCount(command, "--decoded-tokens", &options->decoded_tokens, "The last of them");
+  AddCount(command, "--selections-kept", &options->selections_kept,
+           "Room in the device tier, in selections or, where there are more, in candidates");
   AddCount(command, "--prefill-chunk-tokens", &options->prefill_chunk_tokens,
            "Tokens per prefill step");
   command->add_option("--prefill-cache", options->prefill_cache,

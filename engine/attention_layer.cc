@@ -42,7 +42,7 @@ void AttentionLayer::Run(TokenRows& rows, DenseMath& math) const {
   const Activations& a = rows.activations();
   const float* qkv_bias = qkv_bias_.empty() ? nullptr : qkv_bias_.data();
 
-  PredictAhead(rows, layer_, math.pool());
+  PredictAhead(rows, layer_, LayerPoint::kInput, math.pool());
   math.Linear(a.normed, qkv_, qkv_bias, a.qkv, rows.num_rows());
   RotateAndAppend(rows, layer_, math);
   SelectTokens(rows, layer_, window_, math.pool());

@@ -48,7 +48,9 @@ SequenceAttention::SequenceAttention(const AttentionParams& params,
       resident_(std::move(resident)),
       lse_(static_cast<size_t>(resources.config->num_layers) * num_heads_),
       has_lse_(static_cast<size_t>(resources.config->num_layers)),
-      prefetched_(has_lse_.size()) {}
+      prefetched_(has_lse_.size()) {
+  transfers_.reserve(2 * has_lse_.size());
+}
 
 absl::StatusOr<std::unique_ptr<SequenceAttention>> SequenceAttention::Fork() const {
   ASSIGN_OR_RETURN(std::unique_ptr<ResidentTokens> resident, resident_->Fork());
@@ -62,6 +64,7 @@ absl::StatusOr<std::unique_ptr<SequenceAttention>> SequenceAttention::Fork() con
 void SequenceAttention::BeginStep(const BlockTable& table, int context_len, bool is_decode,
                                   std::vector<std::byte*>* blocks,
                                   std::vector<std::byte*>* state_blocks) {
+  transfers_.clear();
   if (is_decode) {
     resident_->BlockBases(table, context_len, blocks);
     probes_due_ += resources_.recall_probe_rate;
@@ -106,16 +109,30 @@ void SequenceAttention::AddLse(LayerContext* context) const {
   context->lse = context->lse_of(context->layer);
 }
 
-void SequenceAttention::PredictAhead(LayerContext context, const float* residual,
+void SequenceAttention::Note(int layer, int during, LayerTransfer::Sent sent,
+                             int64_t bytes_before) {
+  const int64_t bytes = resident_->counters().host_to_device_bytes - bytes_before;
+  if (bytes == 0) return;
+  transfers_.push_back({.layer = layer, .during = during, .sent = sent, .bytes = bytes});
+}
+
+void SequenceAttention::PredictAhead(LayerContext context, LayerPoint point, const float* residual,
                                      const void* normed) {
   if (context.context_len <= params_.token_budget) return;
   AddLse(&context);
   const absl::Time start = absl::Now();
-  selector_->OnHidden(context, residual, normed);
-  for (int l = context.layer; l < resources_.config->num_layers; ++l) {
+  selector_->OnHidden(context, point, residual, normed);
+  const bool is_input = point == LayerPoint::kInput;
+  for (int l = is_input ? context.layer : context.layer + 1; l < resources_.config->num_layers;
+       ++l) {
     const TokenSelection* early = selector_->Early(l);
     // The choice stays until its layer runs: it is sent once.
-    if (early != nullptr && prefetched_[l] == 0) resident_->Prefetch(l, *early);
+    if (early != nullptr && prefetched_[l] == 0) {
+      const int64_t before = resident_->counters().host_to_device_bytes;
+      resident_->Prefetch(l, *early);
+      Note(l, context.layer,
+           is_input ? LayerTransfer::Sent::kAtInput : LayerTransfer::Sent::kAfterAttention, before);
+    }
     prefetched_[l] = early != nullptr ? 1 : 0;
   }
   stats_.predictor += absl::Now() - start;
@@ -182,10 +199,14 @@ void SequenceAttention::RotateSinkQuery(const float* query) {
 }
 
 void SequenceAttention::Fetch(int layer) {
+  int64_t before = resident_->counters().host_to_device_bytes;
   if (const TokenSelection* candidates = selector_->NewCandidates(layer)) {
     resident_->Prefetch(layer, *candidates);
+    Note(layer, layer, LayerTransfer::Sent::kAtChoice, before);
+    before = resident_->counters().host_to_device_bytes;
   }
   view_ = resident_->Fetch(layer, selection_, params_.misses == MissRule::kDeferred);
+  Note(layer, layer, LayerTransfer::Sent::kAtFetch, before);
   for (int h = 0; h < selection_.num_kv_heads; ++h) stats_.attended_tokens += view_.num_rows[h];
 }
 

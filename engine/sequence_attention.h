@@ -19,7 +19,7 @@ namespace tokenbutler {
 
 // The attention of one sparse sequence: its policy at work, its tokens in the device tier, and what
 // the layer that is running has chosen. A decode step goes through a layer as
-//   PredictAhead, Select, Fetch, (attention), Observe.
+//   PredictAhead, Select, Fetch, (attention), Observe, PredictAhead, (MLP).
 class SequenceAttention : public SequenceState {
  public:
   // `resources` and `store` must outlive the result. RESOURCE_EXHAUSTED when the device tier has no
@@ -52,8 +52,10 @@ class SequenceAttention : public SequenceState {
   void AdoptRows(const BlockTable& table, absl::Span<const PrefillQueries> queries,
                  ComputePool* pool);
 
-  // Starts what can be known of later layers from the hidden state that enters this one.
-  void PredictAhead(LayerContext context, const float* residual, const void* normed);
+  // Starts what can be known of later layers from the hidden state at this point of a layer, which
+  // is as in TokenSelector::OnHidden.
+  void PredictAhead(LayerContext context, LayerPoint point, const float* residual,
+                    const void* normed);
   // Decides whether the layer attends to chosen tokens, and chooses them. `query` [num_heads,
   // head_dim]. `window`: the layer's sliding window, 0: none; such layers attend to their window.
   void Select(LayerContext context, const float* query, int window);
@@ -84,6 +86,7 @@ class SequenceAttention : public SequenceState {
   const StateLayout& state_layout() const { return state_layout_; }
 
   AttentionStats stats() const override;
+  absl::Span<const LayerTransfer> transfers() const override { return transfers_; }
 
  private:
   SequenceAttention(const AttentionParams& params, const SelectionResources& resources,
@@ -93,6 +96,8 @@ class SequenceAttention : public SequenceState {
   // What the policy is shown: the last step's log-sum-exp included.
   void AddLse(LayerContext* context) const;
   void RotateSinkQuery(const float* query);
+  // Notes what has been sent since `bytes_before` had been counted.
+  void Note(int layer, int during, LayerTransfer::Sent sent, int64_t bytes_before);
   // Compares what the layer attended to with all tokens.
   void ProbeRecall(const LayerContext& context, const float* query);
 
@@ -107,9 +112,10 @@ class SequenceAttention : public SequenceState {
   absl::Span<std::byte* const> stand_in_;
   TokenSelection selection_;
   ResidentView view_;
-  std::vector<float> lse_;           // [num_layers, num_heads]
-  std::vector<uint8_t> has_lse_;     // [num_layers]
-  std::vector<uint8_t> prefetched_;  // [num_layers] 1: the early choice for it is on its way
+  std::vector<float> lse_;                // [num_layers, num_heads]
+  std::vector<uint8_t> has_lse_;          // [num_layers]
+  std::vector<uint8_t> prefetched_;       // [num_layers] 1: the early choice for it is on its way
+  std::vector<LayerTransfer> transfers_;  // of the last decode step
   std::vector<float> weights_;
   std::vector<float*> weight_rows_;
   int sink_shift_ = 0;

@@ -36,7 +36,7 @@ const float* QueryOf(const TokenRows& rows, const TokenRows::Sequence& sequence)
 
 }  // namespace
 
-void PredictAhead(TokenRows& rows, int layer, ComputePool& pool) {
+void PredictAhead(TokenRows& rows, int layer, LayerPoint point, ComputePool& pool) {
   if (!rows.is_decode()) return;
   const Activations& a = rows.activations();
   const size_t size = static_cast<size_t>(rows.config().hidden_size);
@@ -44,7 +44,7 @@ void PredictAhead(TokenRows& rows, int layer, ComputePool& pool) {
     if (sequence.attention == nullptr) continue;
     const size_t at = static_cast<size_t>(sequence.first_row) * size;
     sequence.attention->PredictAhead(
-        ContextOf(rows, sequence, layer, pool), a.residual + at,
+        ContextOf(rows, sequence, layer, pool), point, a.residual + at,
         static_cast<const std::byte*>(a.normed) + at * DTypeBytes(rows.compute_dtype()));
   }
 }

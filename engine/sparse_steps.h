@@ -1,6 +1,7 @@
 #pragma once
 
 #include "base/compute_pool.h"
+#include "engine/selection/token_selector.h"
 #include "engine/token_rows.h"
 
 namespace tokenbutler {
@@ -8,9 +9,10 @@ namespace tokenbutler {
 // What sparse attention adds to a layer, in the order of AttentionLayer::Run. Dense sequences are
 // passed over.
 
-// The hidden state of each row is about to enter `layer`: predictors choose for later layers, and
-// what is missing of those choices starts to travel.
-void PredictAhead(TokenRows& rows, int layer, ComputePool& pool);
+// The hidden state of each row is at `point` of `layer`, and its norm in activations().normed:
+// predictors choose for later layers, and what is missing of those choices starts to travel. Called
+// at both points of each layer.
+void PredictAhead(TokenRows& rows, int layer, LayerPoint point, ComputePool& pool);
 
 // Each sequence's policy chooses the tokens that its row attends to in `layer`.
 void SelectTokens(TokenRows& rows, int layer, int window, ComputePool& pool);

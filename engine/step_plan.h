@@ -21,6 +21,9 @@ class SequenceState {
  public:
   virtual ~SequenceState() = default;
   virtual AttentionStats stats() const = 0;
+  // What the last decode step moved to the device tier, in the order of sending. Valid until the
+  // next step of the sequence.
+  virtual absl::Span<const LayerTransfer> transfers() const { return {}; }
 };
 
 // A policy that watches a prompt's prefill for sequences that will go on from it, and never

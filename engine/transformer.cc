@@ -5,6 +5,7 @@
 #include "engine/check_weights.h"
 #include "engine/kernels/embedding.h"
 #include "engine/kernels/rms_norm.h"
+#include "engine/sparse_steps.h"
 
 namespace tokenbutler {
 namespace {
@@ -77,9 +78,11 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(const ModelConf
 void Transformer::Run(TokenRows& rows, DenseMath& math) const {
   Embed(rows, token_embedding_);
   Normalise(rows, first_norm_, math);
-  for (const Layer& layer : layers_) {
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    const Layer& layer = layers_[l];
     layer.attention.Run(rows, math);
     AddAndNormalise(rows, layer.post_attention_norm, math);
+    PredictAhead(rows, static_cast<int>(l), LayerPoint::kAfterAttention, math.pool());
     layer.mlp.Run(rows, math);
     AddAndNormalise(rows, layer.next_norm, math);
   }

@@ -31,7 +31,7 @@ class KvStore {
   // A device tier with a memory of its own (ResidentTokens' `staged`).
   struct StagedOptions {
     int64_t device_capacity_bytes = 0;  // for all sequences together
-    int selections_kept = 1;            // replaces ResidentOptions::selections_kept
+    int selections_kept = 3;            // replaces ResidentOptions::selections_kept
     TransferOptions transfers = {};
   };
 

@@ -31,6 +31,20 @@ struct OffloadCounters {
   absl::Duration stall;                            // the step waited for transfers
 };
 
+// Rows of one layer that a decode step sent to the device tier, or read from the host tier.
+struct LayerTransfer {
+  enum class Sent {
+    kAtInput,         // while layer `during` was about to begin
+    kAtChoice,        // candidates, when it had found them; it is `layer`
+    kAtFetch,         // the chosen tokens that were missing; it is `layer`
+    kAfterAttention,  // before its MLP
+  };
+  int32_t layer = 0;   // whose rows
+  int32_t during = 0;  // the layer that was at work
+  Sent sent = Sent::kAtFetch;
+  int64_t bytes = 0;
+};
+
 // How much of a sequence the device tier has to hold. Numbers of tokens are per KV head.
 // Sequences that say too little still work: selections that do not fit are read from the host tier.
 struct ResidentOptions {

@@ -47,14 +47,16 @@ void AddAttentionFlags(CLI::App& app, AttentionOptions* flags) {
   AddNumber(app, "--prediction-interval", "Decode steps between two scans of all tokens, 1 to 16",
             &flags->prediction_interval, "1");
   AddNumber(app, "--candidates",
-            "Tokens kept between scans and ranked anew each step; 0: the budget's",
+            "Tokens kept between scans and ranked anew each step; 0: the budget's; with sketch and "
+            "--offload staged: half as many again as the budget's",
             &flags->candidates, "0");
   AddNumber(app, "--neighbours", "Also attended on each side of a selected token",
             &flags->neighbours, "0");
   AddNumber(app, "--attention-top-p", "Stop selecting at this share of the predicted mass",
             &flags->top_p, "1");
   AddName(app, "--query",
-          "What scores tokens: real, lookahead or mlp; default: as the policy has it",
+          "What scores tokens: real, lookahead or mlp; default: as the policy has it, lookahead "
+          "for sketch with --offload staged",
           &flags->query, ParseQuerySource, "");
   AddName(
       app, "--keys",
@@ -69,8 +71,10 @@ void AddAttentionFlags(CLI::App& app, AttentionOptions* flags) {
           &flags->misses, ParseMissRule, "on_demand");
 }
 
-absl::StatusOr<AttentionParams> ResolveAttentionFlags(const AttentionOptions& flags) {
-  auto params = ResolveAttention(DefaultParams(AttentionPolicy::kSketch), flags);
+absl::StatusOr<AttentionParams> ResolveAttentionFlags(const AttentionOptions& flags,
+                                                      bool is_staged) {
+  auto params = ResolveAttention(
+      is_staged ? DefaultStagedParams() : DefaultParams(AttentionPolicy::kSketch), flags);
   if (!params.ok()) return Annotate(params.status(), "the attention flags");
   return params;
 }

@@ -13,7 +13,9 @@ namespace tokenbutler {
 // parsing.
 void AddAttentionFlags(CLI::App& app, AttentionOptions* flags);
 
-// What the flags amount to: sketch where no policy is named. INVALID_ARGUMENT naming the option.
-absl::StatusOr<AttentionParams> ResolveAttentionFlags(const AttentionOptions& flags);
+// What the flags amount to: sketch where no policy is named, with the options that suit a device
+// tier of its own if it `is_staged`. INVALID_ARGUMENT naming the option.
+absl::StatusOr<AttentionParams> ResolveAttentionFlags(const AttentionOptions& flags,
+                                                      bool is_staged);
 
 }  // namespace tokenbutler

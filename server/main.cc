@@ -194,6 +194,7 @@ absl::Status BuildEngine(const ServerConfig& config, LoadedModel model, Clock* c
   if (config.staged) {
     KvStore::StagedOptions options;
     options.device_capacity_bytes = config.staged->device_capacity_bytes;
+    options.selections_kept = config.staged->selections_kept;
     options.transfers.link_gbps = config.staged->link_gbps;
     options.transfers.link_latency_us = config.staged->link_latency_us;
     staged = options;

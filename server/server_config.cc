@@ -237,7 +237,13 @@ void AddOffloadFlags(CLI::App& app, OffloadFlags* flags) {
       ->group(kGroup);
   flags->need_staged = {
       AddParsed(app, "--device-kv-capacity", "Memory for the selected tokens of all sequences",
-                &flags->options.device_capacity_bytes, ParseBytes, "1GiB")
+                &flags->options.device_capacity_bytes, ParseBytes, "4GiB")
+          ->group(kGroup),
+      app.add_option("--selections-kept", flags->options.selections_kept,
+                     "Room that a sequence takes there, in selections (in candidates where it has "
+                     "them): what was wanted lately stays")
+          ->check(CLI::Range(1, 64))
+          ->capture_default_str()
           ->group(kGroup),
       app.add_option("--link-gbps", flags->options.link_gbps,
                      "Model a link of that many 10^9 bytes a second, each way; 0: no model")
@@ -330,8 +336,9 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, const char* const* argv) 
   } catch (const CLI::Error& error) {
     return InvalidArgumentError("{}", error.what());
   }
-  ASSIGN_OR_RETURN(config.attention, ResolveAttentionFlags(config.attention_flags));
   ASSIGN_OR_RETURN(config.staged, ResolveOffload(offload));
+  ASSIGN_OR_RETURN(config.attention,
+                   ResolveAttentionFlags(config.attention_flags, config.staged.has_value()));
   config.effective = EffectiveFlags(app);
   return CommandLine{.config = std::move(config), .text = ""};
 }

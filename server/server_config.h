@@ -20,7 +20,8 @@ namespace tokenbutler {
 
 // A device tier with a memory of its own (KvStore::StagedOptions).
 struct StagedFlags {
-  int64_t device_capacity_bytes = int64_t{1} << 30;  // for all sequences together
+  int64_t device_capacity_bytes = int64_t{4} << 30;  // for all sequences together
+  int selections_kept = 3;                           // room that a sequence takes there
   // A modelled link; 0: none.
   double link_gbps = 0;
   double link_latency_us = 0;

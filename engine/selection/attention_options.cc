@@ -138,6 +138,8 @@ bool AttentionOptions::any() const {
 absl::StatusOr<AttentionParams> ResolveAttention(const AttentionParams& defaults,
                                                  const AttentionOptions& options) {
   AttentionParams params = defaults;
+  const bool has_early_candidates =
+      params.query == QuerySource::kLookahead && !options.candidates.has_value();
   if (options.setting) {
     params = WithSetting(*options.setting, params);
     if (options.policy && *options.policy != params.policy) {
@@ -161,6 +163,7 @@ absl::StatusOr<AttentionParams> ResolveAttention(const AttentionParams& defaults
   ForEachOption([&](const char*, auto param, auto option, Policies) {
     if ((options.*option).has_value()) params.*param = *(options.*option);
   });
+  if (has_early_candidates && params.query != QuerySource::kLookahead) params.candidates = 0;
   RETURN_IF_ERROR(params.Validate());
   return params;
 }

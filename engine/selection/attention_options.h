@@ -42,7 +42,8 @@ struct AttentionOptions {
 
 // `defaults` changed by `options`: the setting first, then the policy, then the rest. Another
 // policy begins with its own defaults (DefaultParams) wherever they differ from those of the policy
-// in `defaults`. Candidates that are not set follow the budget, in proportion. INVALID_ARGUMENT
+// in `defaults`. Candidates that are not set follow the budget, in proportion, and are none when
+// `defaults` has them for a lookahead query and another is asked for. INVALID_ARGUMENT
 // naming the field: an option that the policy does not use, a setting of another policy, what
 // AttentionParams::Validate refuses.
 absl::StatusOr<AttentionParams> ResolveAttention(const AttentionParams& defaults,

@@ -153,6 +153,13 @@ AttentionParams DefaultParams(AttentionPolicy policy) {
   return params;
 }
 
+AttentionParams DefaultStagedParams() {
+  AttentionParams params = DefaultParams(AttentionPolicy::kSketch);
+  params.query = QuerySource::kLookahead;
+  params.candidates = params.token_budget + params.token_budget / 2;
+  return params;
+}
+
 std::string_view PolicyName(AttentionPolicy policy) { return EnumName(kPolicies, policy); }
 absl::StatusOr<AttentionPolicy> ParsePolicy(std::string_view name) {
   return Parse(kPolicies, "attention.policy", name);

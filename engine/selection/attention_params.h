@@ -25,7 +25,7 @@ enum class AttentionPolicy {
 // Which query scores the cached keys.
 enum class QuerySource {
   kReal,       // the layer's own, when the layer is reached
-  kLookahead,  // the layer's own weights on the producer layer's hidden state, layers earlier
+  kLookahead,  // the layer's own weights on an earlier hidden state: the producer layer's
   kMlp,        // the predictor's MLP on the producer layer's hidden state
 };
 
@@ -82,6 +82,12 @@ struct AttentionParams {
 // local window as the policy's rule has them. Options that a rule has no use for are not read
 // (docs/policies.md) and are set so that they forbid nothing.
 AttentionParams DefaultParams(AttentionPolicy policy);
+
+// DefaultParams(kSketch) for a device tier that is a memory of its own: a lookahead query finds
+// half as many candidates again as the budget has tokens, which travel while the layer before
+// computes, and the layer's own query decides among them, so that no layer waits for what only it
+// can know (docs/adr/0011-choose-early-decide-late.md).
+AttentionParams DefaultStagedParams();
 
 std::string_view PolicyName(AttentionPolicy policy);  // "streaming_llm"
 absl::StatusOr<AttentionPolicy> ParsePolicy(std::string_view name);

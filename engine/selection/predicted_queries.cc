@@ -20,11 +20,12 @@ std::pair<int, int> ConsumersOf(int layer, int n, int num_layers) {
 
 class LookaheadQuery : public QueryPredictor {
  public:
-  LookaheadQuery(const SelectionResources& resources, int layers_ahead)
+  LookaheadQuery(const SelectionResources& resources, int layers_ahead, LayerPoint point)
       : config_(*resources.config),
         weights_(*resources.weights),
         rope_(*resources.rope),
         layers_ahead_(layers_ahead),
+        point_(point),
         rotation_(static_cast<size_t>(config_.head_dim)),
         normed_(static_cast<size_t>(config_.hidden_size)),
         rounded_(static_cast<size_t>(config_.hidden_size)),
@@ -36,6 +37,7 @@ class LookaheadQuery : public QueryPredictor {
   std::pair<int, int> Consumers(int layer) const override {
     return ConsumersOf(layer, layers_ahead_, config_.num_layers);
   }
+  LayerPoint point() const override { return point_; }
 
   void Begin(const LayerContext& producer, const float* residual, const void*) override {
     residual_ = residual;
@@ -76,6 +78,7 @@ class LookaheadQuery : public QueryPredictor {
   const ModelWeights& weights_;
   const Rope& rope_;
   const int layers_ahead_;
+  const LayerPoint point_;
   const float* residual_ = nullptr;  // between Begin and the producer's last Query
   std::vector<float> rotation_;      // cosines, sines
   std::vector<float> normed_;
@@ -169,8 +172,8 @@ class ProducerQuery : public QueryPredictor {
 }  // namespace
 
 std::unique_ptr<QueryPredictor> NewLookaheadQuery(const SelectionResources& resources,
-                                                  int layers_ahead) {
-  return std::make_unique<LookaheadQuery>(resources, layers_ahead);
+                                                  int layers_ahead, LayerPoint point) {
+  return std::make_unique<LookaheadQuery>(resources, layers_ahead, point);
 }
 
 std::unique_ptr<QueryPredictor> NewProducerQuery(const SelectionResources& resources,

@@ -173,8 +173,11 @@ std::unique_ptr<QueryPredictor> NewQuery(const AttentionParams& params,
   if (query == QuerySource::kMlp) return NewProducerQuery(resources, *resources.predictor);
   const bool is_trained = params.policy == AttentionPolicy::kTokenButler &&
                           resources.predictor->kind == PredictorKind::kLookahead;
-  return NewLookaheadQuery(resources, is_trained ? resources.predictor->layers_per_predictor
-                                                 : resources.lookahead_layers);
+  if (is_trained) {
+    return NewLookaheadQuery(resources, resources.predictor->layers_per_predictor,
+                             LayerPoint::kInput);
+  }
+  return NewLookaheadQuery(resources, resources.lookahead_layers, LayerPoint::kAfterAttention);
 }
 
 Selector NewSelector(const AttentionParams& params, const SelectionResources& resources) {

@@ -92,9 +92,9 @@ void ScanningSelector::Scan(const LayerContext& context, int num_written, const 
   layer.scanned = true;
 }
 
-void ScanningSelector::OnHidden(const LayerContext& context, const float* residual,
-                                const void* normed) {
-  if (predictor_ == nullptr) return;
+void ScanningSelector::OnHidden(const LayerContext& context, LayerPoint point,
+                                const float* residual, const void* normed) {
+  if (predictor_ == nullptr || predictor_->point() != point) return;
   const auto [first, last] = predictor_->Consumers(context.layer);
   bool has_begun = false;
   for (int l = first; l < last; ++l) {

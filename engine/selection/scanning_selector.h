@@ -61,8 +61,10 @@ class QueryPredictor {
   virtual std::unique_ptr<QueryPredictor> Clone() const = 0;
   // Layers [first, last) that producer layer `layer` serves; empty when it is none.
   virtual std::pair<int, int> Consumers(int layer) const = 0;
-  // The hidden state that enters producer layer `producer.layer`, as OnHidden gets it: before the
-  // Query calls of its consumers, and only when there is one.
+  // The point of a producer layer whose hidden state it wants.
+  virtual LayerPoint point() const { return LayerPoint::kInput; }
+  // The hidden state at that point of producer layer `producer.layer`, as OnHidden gets it: before
+  // the Query calls of its consumers, and only when there is one.
   virtual void Begin(const LayerContext& producer, const float* residual, const void* normed) = 0;
   // The queries of layer `consumer` at the context's last position, as the policy's KeyScanner
   // wants them in ScanPredicted: [num_heads, head_dim] after RoPE, or [num_heads, projected dim].
@@ -88,7 +90,8 @@ class ScanningSelector : public TokenSelector {
   std::unique_ptr<TokenSelector> Clone() const override;
   bool IsDenseLayer(int layer) const override { return layer == 0 && first_layer_is_dense_; }
   void OnPrefill(const LayerContext& context, const PrefillQueries& queries) override;
-  void OnHidden(const LayerContext& context, const float* residual, const void* normed) override;
+  void OnHidden(const LayerContext& context, LayerPoint point, const float* residual,
+                const void* normed) override;
   const TokenSelection* Early(int layer) const override;
   void Select(const LayerContext& context, const float* query, TokenSelection* selection) override;
   const TokenSelection* NewCandidates(int layer) const override;

@@ -47,6 +47,12 @@ struct LayerContext {
   }
 };
 
+// Where a decode step is in a layer.
+enum class LayerPoint {
+  kInput,           // nothing of the layer has run
+  kAfterAttention,  // the residual has the attention's part; the MLP is next
+};
+
 // A chunk's queries after RoPE: row i is that of token context_len - num_rows + i.
 struct PrefillQueries {
   const float* queries =
@@ -79,11 +85,12 @@ class TokenSelector {
     (void)context, (void)queries;
   }
 
-  // A decode step is about to enter a layer with this hidden state: what a producer sees.
-  // `residual` [hidden_size] before the input norm, `normed` the same after it, rounded to the
-  // compute dtype (bf16 or float32).
-  virtual void OnHidden(const LayerContext& context, const float* residual, const void* normed) {
-    (void)context, (void)residual, (void)normed;
+  // A decode step is at this point of a layer with this hidden state: what a producer sees.
+  // `residual` [hidden_size] before the norm that comes next (input or post-attention), `normed`
+  // the same after it, rounded to the compute dtype (bf16 or float32).
+  virtual void OnHidden(const LayerContext& context, LayerPoint point, const float* residual,
+                        const void* normed) {
+    (void)context, (void)point, (void)residual, (void)normed;
   }
   // The selection, made early, that `layer`'s fetch may start with; null: none.
   virtual const TokenSelection* Early(int layer) const {

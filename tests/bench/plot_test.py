@@ -99,9 +99,9 @@ class PlotTest(unittest.TestCase):
                         output.index("| h2o | 768"))
 
     def test_link_and_peers_have_tables_of_their_own(self):
-        self.write("link.json", {**FACTS, "model": "Other.gguf", "context_len": 12288, "decoded_tokens": 96, "modelled": "a step of 8 ms",
+        self.write("link.json", {**FACTS, "model": "Other.gguf", "context_len": 12288, "decoded_tokens": 96, "selections_kept": 3, "modelled": "a step of 8 ms",
                                  "rows": [{"setting": "fast", "misses": "deferred", "token_budget": 768, "hit_rate": 0.975,
-                                           "sent_ahead": 0.5, "kb_per_token": 123.4, "own_stall_ms": 0.25, "modelled_mb": 8.0,
+                                           "sent_ahead": 0.5, "kb_per_token": 123.4, "modelled_device_gb": 1.25, "modelled_mb": 8.0,
                                            "modelled_link_ms": 0.32, "modelled_stall_ms": 0.64, "modelled_stall_share": 0.08,
                                            "mean_kl": 0.05, "documents": 3}]})
         self.write("peers.json", {"cpu": "A CPU", "threads": 2, "model": "Other.gguf", "llama_cpp_python": "1.2", "token_budget": 4096,
@@ -111,7 +111,7 @@ class PlotTest(unittest.TestCase):
                                             "llama_over_fast": 30.0}]})
         output = self.run_script("--link", "link.json", "--peers", "peers.json").stdout
         self.assertIn("*Modelled*: a step of 8 ms.", output)
-        self.assertIn("| fast | deferred | 768 | 97.5 % | 50 % | 123 | 0.25 | 8.0 | 0.32 | 0.64 | 8.0 % | 0.0500 |", output)
+        self.assertIn("| fast | deferred | 768 | 97.5 % | 50 % | 123 | 1.2 | 8.0 | 0.32 | 0.64 | 8.0 % | 0.0500 |", output)
         self.assertIn("| 4K | 20.0 | 10.0 | 2.0 |", output)
         self.assertIn("| 256K | 900.0 (extrapolated) | 30.0 | 30.0 |", output)
 

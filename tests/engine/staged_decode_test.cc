@@ -1,5 +1,6 @@
 // Sparse decoding through a device tier with a memory of its own: the logits, bit for bit, of the
 // device tier that is the host memory, for every policy.
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <memory>
@@ -172,6 +173,63 @@ INSTANTIATE_TEST_SUITE_P(Policies, StagedDecodeTest,
                                          AttentionPolicy::kH2o, AttentionPolicy::kStreamingLlm,
                                          AttentionPolicy::kXkv, AttentionPolicy::kRandom),
                          [](const auto& info) { return std::string(PolicyName(info.param)); });
+
+// What a server with such a device tier does where nobody says otherwise.
+TEST(StagedDefaultTest, LookaheadCandidatesTravelWhileTheLayerBeforeComputes) {
+  auto direct = LoadTiny({});
+  auto staged = LoadTiny({.staged = SlowDevice()});
+  AttentionParams params = Params(AttentionPolicy::kSketch);
+  params.query = DefaultStagedParams().query;
+  params.candidates = 75;
+  OffloadCounters counters;
+  EXPECT_EQ(Converse(*staged, params, &counters), Converse(*direct, params));
+  EXPECT_EQ(counters.hits, counters.lookups) << "the real query chooses among what was sent";
+
+  // Every byte is listed with its layer and the moment it was sent.
+  BlockTable sequence = staged->NewSequence(200, params);
+  const std::unique_ptr<SequenceState> state = staged->NewState(params);
+  staged->Prefill(sequence, Tokens(120, 1), 32, state.get());
+  EXPECT_TRUE(state->transfers().empty());
+  staged->Decode(sequence, Tokens(1, 2), state.get());  // fills sink and ring, too
+  int64_t sent_ahead = 0;
+  for (const int32_t token : Tokens(40, 3)) {
+    const OffloadCounters before = state->stats().offload;
+    staged->Decode(sequence, {token}, state.get());
+    const OffloadCounters after = state->stats().offload;
+    int64_t bytes = 0;
+    for (const LayerTransfer& transfer : state->transfers()) {
+      bytes += transfer.bytes;
+      EXPECT_EQ(transfer.sent, transfer.layer == 0 ? LayerTransfer::Sent::kAtChoice
+                                                   : LayerTransfer::Sent::kAfterAttention);
+      EXPECT_EQ(transfer.during, std::max(0, transfer.layer - 1));
+      if (transfer.layer > 0) sent_ahead += transfer.bytes;
+    }
+    EXPECT_EQ(bytes, after.host_to_device_bytes - before.host_to_device_bytes);
+  }
+  EXPECT_GT(sent_ahead, 0);
+}
+
+TEST(StagedDefaultTest, MissesAreListedWithTheLayerThatWaits) {
+  auto staged = LoadTiny({.staged = KvStore::StagedOptions{.device_capacity_bytes = kDeviceBytes,
+                                                           .selections_kept = 1}});
+  const AttentionParams params = Params(AttentionPolicy::kSketch);
+  BlockTable sequence = staged->NewSequence(200, params);
+  const std::unique_ptr<SequenceState> state = staged->NewState(params);
+  staged->Prefill(sequence, Tokens(120, 1), 32, state.get());
+  int64_t misses = 0;
+  for (const int32_t token : Tokens(40, 3)) {
+    staged->Decode(sequence, {token}, state.get());
+    for (const LayerTransfer& transfer : state->transfers()) {
+      misses += transfer.bytes;
+      EXPECT_EQ(transfer.sent, LayerTransfer::Sent::kAtFetch);
+      EXPECT_EQ(transfer.during, transfer.layer);
+    }
+  }
+  const OffloadCounters counters = state->stats().offload;
+  const int64_t row_bytes = 2 * static_cast<int64_t>(staged->kv_store().layout().row_bytes());
+  EXPECT_EQ(misses, (counters.lookups - counters.hits) * row_bytes);
+  EXPECT_GT(misses, 0);
+}
 
 // One step after another for all policies together, staged, against each alone, direct.
 TEST(StagedBatchTest, MixedPoliciesGiveWhatEachGivesAlone) {

@@ -9,7 +9,10 @@ namespace {
 
 TEST(StagedKvStoreTest, MakesStagedTokensWithinItsDeviceCapacity) {
   const KvLayout layout = NamedRowLayout(8);
-  const ResidentOptions options = {.token_budget = 12, .sink_tokens = 4, .local_window = 4};
+  const ResidentOptions options = {.token_budget = 12,
+                                   .sink_tokens = 4,
+                                   .local_window = 4,
+                                   .selections_kept = KvStore::StagedOptions().selections_kept};
   const int64_t bytes = StagedBytes(layout, options);
   const auto store = KvStore::Create(layout, {.capacity_bytes = 1 << 20},
                                      KvStore::StagedOptions{.device_capacity_bytes = bytes});

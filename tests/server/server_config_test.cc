@@ -83,6 +83,8 @@ TEST(ServerConfigTest, AttentionFlagsReachTheirFields) {
                              "staged",
                              "--device-kv-capacity",
                              "2MiB",
+                             "--selections-kept",
+                             "5",
                              "--link-gbps",
                              "25",
                              "--link-latency-us",
@@ -109,6 +111,19 @@ TEST(ServerConfigTest, AttentionFlagsReachTheirFields) {
   EXPECT_EQ(parsed->config->staged->link_latency_us, 10);
   EXPECT_EQ(parsed->config->effective.at("--policy"), "tokenbutler");
 
+  EXPECT_EQ(parsed->config->staged->selections_kept, 5);
+
+  const auto staged = Parse({"--model", "m", "--offload", "staged", "--token-budget", "2000"});
+  ASSERT_TRUE(staged.ok()) << staged.status();
+  EXPECT_EQ(staged->config->attention.policy, AttentionPolicy::kSketch);
+  EXPECT_EQ(staged->config->attention.query, QuerySource::kLookahead);
+  EXPECT_EQ(staged->config->attention.candidates, 3000);
+  EXPECT_EQ(staged->config->staged->selections_kept, 3);
+  EXPECT_EQ(staged->config->staged->device_capacity_bytes, int64_t{4} << 30);
+  const auto direct = Parse({"--model", "m"});
+  EXPECT_FALSE(direct->config->attention.query);
+  EXPECT_EQ(direct->config->attention.candidates, 0);
+
   const auto fast = Parse({"--model", "m", "--attention-setting", "fast"});
   ASSERT_TRUE(fast.ok()) << fast.status();
   EXPECT_EQ(fast->config->attention.keys, WithSetting(AttentionSetting::kFast, {}).keys);
@@ -132,6 +147,10 @@ TEST(ServerConfigTest, BadAttentionFlagsAreNamed) {
               AllOf(HasSubstr("--offload"), HasSubstr("gpu"), HasSubstr("direct or staged")));
   EXPECT_THAT(Error({"--model", "m", "--link-gbps", "25"}),
               AllOf(HasSubstr("--link-gbps"), HasSubstr("--offload staged")));
+  EXPECT_THAT(Error({"--model", "m", "--selections-kept", "2"}),
+              AllOf(HasSubstr("--selections-kept"), HasSubstr("--offload staged")));
+  EXPECT_THAT(Error({"--model", "m", "--offload", "staged", "--selections-kept", "0"}),
+              HasSubstr("--selections-kept"));
   EXPECT_THAT(Error({"--model", "m", "--offload", "staged", "--link-gbps", "-1"}),
               AllOf(HasSubstr("--link-gbps"), HasSubstr("-1")));
   EXPECT_THAT(Error({"--model", "m", "--recall-probe-rate", "2"}),
@@ -230,7 +249,7 @@ TEST(ServerConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.log_level, LogLevel::kDebug);
   EXPECT_EQ(config.effective.at("--kv-capacity"), "1.5GiB");
   EXPECT_EQ(config.effective.at("--reflection"), "false");
-  EXPECT_EQ(config.effective.size(), 52);
+  EXPECT_EQ(config.effective.size(), 53);
 }
 
 TEST(ServerConfigTest, WhatCannotWorkIsRefusedBeforeTheModelIsLoaded) {

@@ -94,6 +94,32 @@ TEST(AttentionOptionsTest, SettingsNameAPolicyAndKeepTheNumberOfTokens) {
               AllOf(HasSubstr("attention.setting"), HasSubstr("slow"), HasSubstr("quality, fast")));
 }
 
+// Only a lookahead query needs more candidates than tokens.
+TEST(AttentionOptionsTest, EarlyCandidatesGoWithTheirQuery) {
+  const AttentionParams staged = DefaultStagedParams();
+  EXPECT_TRUE(staged.Validate().ok());
+  EXPECT_EQ(staged.policy, AttentionPolicy::kSketch);
+  EXPECT_EQ(staged.query, QuerySource::kLookahead);
+  EXPECT_EQ(staged.candidates, 6144);
+  AttentionOptions options;
+  options.keys = KeyFormat::kBits4;
+  EXPECT_EQ(Resolve(staged, options).candidates, 6144);
+  options.query = QuerySource::kReal;
+  EXPECT_EQ(Resolve(staged, options).candidates, 0);
+  options.candidates = 5000;
+  EXPECT_EQ(Resolve(staged, options).candidates, 5000);
+  options = {};
+  for (const AttentionPolicy policy : {AttentionPolicy::kExact, AttentionPolicy::kPca,
+                                       AttentionPolicy::kRandom, AttentionPolicy::kQuest}) {
+    options.policy = policy;
+    EXPECT_EQ(Resolve(staged, options).candidates, 0) << PolicyName(policy);
+  }
+  options = {};
+  options.setting = AttentionSetting::kQuality;
+  EXPECT_EQ(Resolve(staged, options).candidates, 0);
+  EXPECT_EQ(Resolve(staged, options).query, QuerySource::kReal);
+}
+
 TEST(AttentionOptionsTest, CandidatesFollowTheBudgetUnlessTheyAreSet) {
   AttentionParams defaults = Sketch();
   defaults.token_budget = 1000;

@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(Types, LookaheadQueryTest, testing::Values(DType::kF32,
 // A residual stream that does not change between two layers gives the consumer's query exactly.
 TEST_P(LookaheadQueryTest, IsTheRealQueryWhenTheResidualDoesNotChange) {
   TinyModel model(GetParam());
-  const auto lookahead = NewLookaheadQuery(model.resources_, 2);
+  const auto lookahead = NewLookaheadQuery(model.resources_, 2, LayerPoint::kInput);
   const auto clone = lookahead->Clone();
   for (int layer = 0; layer < 6; layer += 2) {
     const std::vector<float> residual = RandomValues(48, 100 + layer, 2.0f);
@@ -136,7 +136,7 @@ TEST(PredictedQueriesTest, EveryLayerButTheFirstHasOneProducerBeforeIt) {
   const Predictor predictor = RandomPredictor(PredictorKind::kTokenButler,
                                               FingerprintOf(model.config_, *model.rope_), 8, 4);
   for (int ahead = 1; ahead <= 7; ++ahead) {
-    const auto lookahead = NewLookaheadQuery(model.resources_, ahead);
+    const auto lookahead = NewLookaheadQuery(model.resources_, ahead, LayerPoint::kInput);
     std::vector<int> producers(6, 0);
     for (int layer = 0; layer < 6; ++layer) {
       const auto [first, last] = lookahead->Consumers(layer);
@@ -149,6 +149,10 @@ TEST(PredictedQueriesTest, EveryLayerButTheFirstHasOneProducerBeforeIt) {
     EXPECT_EQ(producers, (std::vector<int>{0, 1, 1, 1, 1, 1}));
   }
   const auto producer = NewProducerQuery(model.resources_, predictor);
+  EXPECT_EQ(producer->point(), LayerPoint::kInput);
+  for (const LayerPoint point : {LayerPoint::kInput, LayerPoint::kAfterAttention}) {
+    EXPECT_EQ(NewLookaheadQuery(model.resources_, 1, point)->Clone()->point(), point);
+  }
   EXPECT_EQ(producer->Consumers(0), std::pair(1, 5));
   EXPECT_EQ(producer->Consumers(4), std::pair(5, 6));
   EXPECT_EQ(producer->Consumers(5).first, producer->Consumers(5).second);
@@ -160,7 +164,7 @@ TEST(PredictedQueriesTest, WindowedLayersGetNone) {
   const Predictor predictor =
       RandomPredictor(PredictorKind::kTokenButler, FingerprintOf(model.config_, *model.rope_));
   const std::vector<float> residual = RandomValues(48, 1, 1.0f);
-  for (const auto& query : {NewLookaheadQuery(model.resources_, 2).release(),
+  for (const auto& query : {NewLookaheadQuery(model.resources_, 2, LayerPoint::kInput).release(),
                             NewProducerQuery(model.resources_, predictor).release()}) {
     const std::unique_ptr<QueryPredictor> owned(query);
     owned->Begin(model.Context(0), residual.data(), residual.data());

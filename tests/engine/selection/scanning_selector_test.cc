@@ -87,7 +87,7 @@ class ScanningSelectorTest : public ::testing::TestWithParam<std::pair<int, bool
     std::vector<TokenSelection> selections(kNumLayers);
     for (int l = 0; l < kNumLayers; ++l) {
       LayerContext context = Context(context_len, l);
-      selector.OnHidden(context, nullptr, nullptr);
+      selector.OnHidden(context, LayerPoint::kInput, nullptr, nullptr);
       selector.Select(context, nullptr, &selections[l]);
     }
     return selections;
@@ -207,7 +207,8 @@ TEST_P(ScanningSelectorTest, ACloneGoesItsOwnWay) {
 // Layers 0 and 2 produce for the two layers that follow; layer 3 gets no query.
 class PairPredictor : public QueryPredictor {
  public:
-  explicit PairPredictor(std::vector<int>* begun) : begun_(begun) {}
+  explicit PairPredictor(std::vector<int>* begun, LayerPoint point = LayerPoint::kInput)
+      : begun_(begun), point_(point) {}
   std::unique_ptr<QueryPredictor> Clone() const override {
     return std::make_unique<PairPredictor>(*this);
   }
@@ -215,6 +216,7 @@ class PairPredictor : public QueryPredictor {
     if (layer % 2 != 0) return {layer, layer};
     return {layer + 1, std::min(layer + 3, kNumLayers)};
   }
+  LayerPoint point() const override { return point_; }
   void Begin(const LayerContext& producer, const float*, const void*) override {
     begun_->push_back(producer.layer);
   }
@@ -224,6 +226,7 @@ class PairPredictor : public QueryPredictor {
 
  private:
   std::vector<int>* begun_;
+  LayerPoint point_;
   float query_ = 0;
 };
 
@@ -238,7 +241,7 @@ TEST_P(ScanningSelectorTest, ProducersScanForTheLayersTheyServe) {
   std::vector<std::vector<int>> announced;
   TokenSelection selection;
   for (int l = 0; l < kNumLayers; ++l) {
-    selector.OnHidden(Context(context_len, l), nullptr, nullptr);
+    selector.OnHidden(Context(context_len, l), LayerPoint::kInput, nullptr, nullptr);
     announced.emplace_back();
     for (int ahead = 0; ahead < kNumLayers; ++ahead) {
       if (selector.Early(ahead) != nullptr) announced.back().push_back(ahead);
@@ -254,6 +257,19 @@ TEST_P(ScanningSelectorTest, ProducersScanForTheLayersTheyServe) {
   }
   EXPECT_EQ(begun, (std::vector<int>{0, 2}));
   EXPECT_EQ(announced, (std::vector<std::vector<int>>{{1, 2}, {1, 2}, {2}, {}}));
+}
+
+TEST_P(ScanningSelectorTest, ProducersSeeTheHiddenStateAtTheirPointOnly) {
+  PlantedScanner::Log log;
+  std::vector<int> begun;
+  ScanningSelector selector(Params(), kNumLayers, std::make_unique<PlantedScanner>(30, &log),
+                            std::make_unique<PairPredictor>(&begun, LayerPoint::kAfterAttention));
+  const LayerContext context = Context(Params().token_budget + 1, 0);
+  selector.OnHidden(context, LayerPoint::kInput, nullptr, nullptr);
+  EXPECT_EQ(selector.Early(1), nullptr);
+  selector.OnHidden(context, LayerPoint::kAfterAttention, nullptr, nullptr);
+  EXPECT_NE(selector.Early(1), nullptr);
+  EXPECT_EQ(begun, (std::vector<int>{0}));
 }
 
 TEST_P(ScanningSelectorTest, TheFirstLayerIsDenseWhereNothingCanChooseForIt) {
