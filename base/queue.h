@@ -1,9 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
-#include <deque>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -12,7 +13,8 @@
 namespace tokenbutler {
 
 // A bounded first-in, first-out queue between threads: any number of producers and consumers.
-// Closing it refuses new items and wakes every waiter; what is queued can still be taken.
+// Closing it refuses new items and wakes every waiter; what is queued can still be taken. Allocates
+// only when more items wait than ever did. T has a default value.
 template <typename T>
 class BoundedQueue {
  public:
@@ -27,9 +29,8 @@ class BoundedQueue {
   PushResult TryPush(T&& item) {
     MutexLock lock(&mutex_);
     if (closed_) return PushResult::kClosed;
-    if (items_.size() >= capacity_) return PushResult::kFull;
-    items_.push_back(std::move(item));
-    not_empty_.Signal();
+    if (num_items_ >= capacity_) return PushResult::kFull;
+    Append(std::move(item));
     return PushResult::kOk;
   }
 
@@ -37,12 +38,11 @@ class BoundedQueue {
   PushResult Push(T&& item, absl::Duration timeout) {
     MutexLock lock(&mutex_);
     Waiter waiter(timeout);
-    while (!closed_ && items_.size() >= capacity_) {
+    while (!closed_ && num_items_ >= capacity_) {
       if (!waiter.Wait(&not_full_, &mutex_)) return PushResult::kFull;
     }
     if (closed_) return PushResult::kClosed;
-    items_.push_back(std::move(item));
-    not_empty_.Signal();
+    Append(std::move(item));
     return PushResult::kOk;
   }
 
@@ -51,12 +51,13 @@ class BoundedQueue {
   std::optional<T> Pop(absl::Duration timeout) {
     MutexLock lock(&mutex_);
     Waiter waiter(timeout);
-    while (items_.empty() && !closed_) {
+    while (num_items_ == 0 && !closed_) {
       if (!waiter.Wait(&not_empty_, &mutex_)) return std::nullopt;
     }
-    if (items_.empty()) return std::nullopt;
-    std::optional<T> item(std::move(items_.front()));
-    items_.pop_front();
+    if (num_items_ == 0) return std::nullopt;
+    std::optional<T> item(std::exchange(ring_[first_], T()));
+    first_ = (first_ + 1) % ring_.size();
+    --num_items_;
     not_full_.Signal();
     return item;
   }
@@ -74,7 +75,7 @@ class BoundedQueue {
   }
   size_t size() const {
     MutexLock lock(&mutex_);
-    return items_.size();
+    return num_items_;
   }
   size_t capacity() const { return capacity_; }
 
@@ -97,10 +98,26 @@ class BoundedQueue {
     const absl::Time limit_;
   };
 
+  void Append(T&& item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (num_items_ == ring_.size()) Grow();
+    ring_[(first_ + num_items_++) % ring_.size()] = std::move(item);
+    not_empty_.Signal();
+  }
+  void Grow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::vector<T> larger(std::min(capacity_, std::max<size_t>(4, 2 * ring_.size())));
+    for (size_t i = 0; i < num_items_; ++i) {
+      larger[i] = std::move(ring_[(first_ + i) % ring_.size()]);
+    }
+    ring_ = std::move(larger);
+    first_ = 0;
+  }
+
   const size_t capacity_;
   mutable Mutex mutex_;
   CondVar not_empty_, not_full_;
-  std::deque<T> items_ ABSL_GUARDED_BY(mutex_);
+  std::vector<T> ring_ ABSL_GUARDED_BY(mutex_);
+  size_t first_ ABSL_GUARDED_BY(mutex_) = 0;  // the oldest item's place
+  size_t num_items_ ABSL_GUARDED_BY(mutex_) = 0;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

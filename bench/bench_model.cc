@@ -126,7 +126,7 @@ absl::Status BenchSequence::Allocate(const AttentionParams& params, int num_toke
                                   pool.num_free());
   }
   if (!params.sparse()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(state_, runner.NewState(params, /*num_forks=*/0));
+  ASSIGN_OR_RETURN(state_, runner.NewState(params, num_tokens, /*num_forks=*/0));
   return absl::OkStatus();
 }
 

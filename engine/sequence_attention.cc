@@ -11,7 +11,7 @@ namespace tokenbutler {
 
 absl::StatusOr<std::unique_ptr<SequenceAttention>> SequenceAttention::Create(
     const AttentionParams& params, const SelectionResources& resources, const KvStore& store,
-    std::unique_ptr<TokenSelector> selector, int num_forks) {
+    std::unique_ptr<TokenSelector> selector, int max_tokens, int num_forks) {
   ASSIGN_OR_RETURN(std::unique_ptr<ResidentTokens> resident,
                    store.NewResidentTokens({.token_budget = params.token_budget,
                                             .candidates = params.candidates,
@@ -19,43 +19,66 @@ absl::StatusOr<std::unique_ptr<SequenceAttention>> SequenceAttention::Create(
                                             .local_window = params.local_window,
                                             .prediction_interval = params.prediction_interval,
                                             .num_forks = num_forks}));
-  return std::unique_ptr<SequenceAttention>(
-      new SequenceAttention(params, resources, store, std::move(selector), std::move(resident)));
+  return std::unique_ptr<SequenceAttention>(new SequenceAttention(
+      params, resources, store, std::move(selector), std::move(resident), max_tokens));
 }
 
 std::unique_ptr<SequenceAttention> SequenceAttention::CreateOnHost(
     const AttentionParams& params, const SelectionResources& resources, const KvStore& store,
     std::unique_ptr<TokenSelector> selector) {
   return std::unique_ptr<SequenceAttention>(
-      new SequenceAttention(params, resources, store, std::move(selector), store.NewHostTokens()));
+      new SequenceAttention(params, resources, store, std::move(selector), store.NewHostTokens(),
+                            /*max_tokens=*/0));
 }
 
 absl::StatusOr<std::unique_ptr<SequenceAttention>> SequenceAttention::Continue(
-    int num_forks) const {
-  return Create(params_, resources_, store_, selector_->Clone(), num_forks);
+    int max_tokens, int num_forks) const {
+  return Create(params_, resources_, store_, selector_->Clone(), max_tokens, num_forks);
 }
 
 SequenceAttention::SequenceAttention(const AttentionParams& params,
                                      const SelectionResources& resources, const KvStore& store,
                                      std::unique_ptr<TokenSelector> selector,
-                                     std::unique_ptr<ResidentTokens> resident)
+                                     std::unique_ptr<ResidentTokens> resident, int max_tokens)
     : params_(params),
       resources_(resources),
       store_(store),
       state_layout_(StateLayoutFor(params, resources)),
       num_heads_(resources.config->num_heads),
+      max_tokens_(max_tokens),
       selector_(std::move(selector)),
       resident_(std::move(resident)),
       lse_(static_cast<size_t>(resources.config->num_layers) * num_heads_),
       has_lse_(static_cast<size_t>(resources.config->num_layers)),
       prefetched_(has_lse_.size()) {
   transfers_.reserve(2 * has_lse_.size());
+  if (max_tokens > 0) Reserve();
+}
+
+void SequenceAttention::Reserve() {
+  const KvLayout& layout = store_.layout();
+  const size_t num_heads = static_cast<size_t>(num_heads_);
+  const size_t head_dim = static_cast<size_t>(layout.head_dim);
+  selector_->Reserve(layout, resources_.config->group_size(), max_tokens_);
+  selection_.Reserve(layout.num_kv_heads, params_.token_budget);
+  if (selector_->WantsWeights()) {
+    weights_.reserve(num_heads * static_cast<size_t>(params_.token_budget));
+    weight_rows_.reserve(num_heads);
+  }
+  sink_query_.reserve(num_heads * head_dim);
+  rotation_.reserve(head_dim);
+  if (resources_.recall_probe_rate > 0) {
+    const int group_size = resources_.config->group_size();
+    probe_scores_.reserve(static_cast<size_t>(max_tokens_));
+    probe_lse_.resize(static_cast<size_t>(group_size));
+    probe_workspace_.resize(KeyScoresWorkspaceFloats(group_size));
+  }
 }
 
 absl::StatusOr<std::unique_ptr<SequenceAttention>> SequenceAttention::Fork() const {
   ASSIGN_OR_RETURN(std::unique_ptr<ResidentTokens> resident, resident_->Fork());
-  std::unique_ptr<SequenceAttention> fork(
-      new SequenceAttention(params_, resources_, store_, selector_->Clone(), std::move(resident)));
+  std::unique_ptr<SequenceAttention> fork(new SequenceAttention(
+      params_, resources_, store_, selector_->Clone(), std::move(resident), max_tokens_));
   fork->lse_ = lse_;
   fork->has_lse_ = has_lse_;
   return fork;
@@ -221,13 +244,6 @@ void SequenceAttention::ObserveDecode(LayerContext context, const float* query) 
 void SequenceAttention::ProbeRecall(const LayerContext& context, const float* query) {
   const int group_size = context.group_size;
   probe_scores_.resize(static_cast<size_t>(context.context_len));
-  probe_lse_.resize(static_cast<size_t>(group_size));
-  const size_t bytes = KeyScoresWorkspaceFloats(group_size) * sizeof(float);
-  if (probe_workspace_.size() < bytes) {
-    auto workspace = Buffer::Allocate(bytes, MemoryKind::kHeap);
-    if (!workspace.ok()) return;
-    probe_workspace_ = *std::move(workspace);
-  }
   double recall = 0;
   for (int h = 0; h < context.layout->num_kv_heads; ++h) {
     const int first_head = h * group_size;
@@ -242,7 +258,7 @@ void SequenceAttention::ProbeRecall(const LayerContext& context, const float* qu
                .softmax_scale = context.softmax_scale,
                .scores = probe_scores_.data(),
                .lse_out = probe_lse_.data(),
-               .workspace = probe_workspace_.as<float>()},
+               .workspace = probe_workspace_.data()},
               *context.pool);
     // A head's share of the mass: the sum of exp(logit) over its selection by that over all.
     for (int g = 0; g < group_size; ++g) {

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "base/buffer.h"
 #include "base/compute_pool.h"
 #include "base/status.h"
 #include "engine/selection/attention_params.h"
@@ -22,11 +21,12 @@ namespace tokenbutler {
 //   PredictAhead, Select, Fetch, (attention), Observe, PredictAhead, (MLP).
 class SequenceAttention : public SequenceState {
  public:
-  // `resources` and `store` must outlive the result. RESOURCE_EXHAUSTED when the device tier has no
+  // `resources` and `store` must outlive the result. Takes the memory that steps of up to
+  // `max_tokens` tokens work in (std::bad_alloc). RESOURCE_EXHAUSTED when the device tier has no
   // room for the sequence and `num_forks` forks of it.
   static absl::StatusOr<std::unique_ptr<SequenceAttention>> Create(
       const AttentionParams& params, const SelectionResources& resources, const KvStore& store,
-      std::unique_ptr<TokenSelector> selector, int num_forks = 0);
+      std::unique_ptr<TokenSelector> selector, int max_tokens, int num_forks = 0);
 
   // The same without a device tier of its own: for what attends to everything, or only observes.
   static std::unique_ptr<SequenceAttention> CreateOnHost(const AttentionParams& params,
@@ -34,8 +34,9 @@ class SequenceAttention : public SequenceState {
                                                          const KvStore& store,
                                                          std::unique_ptr<TokenSelector> selector);
 
-  // What goes on from the prefill that this one has observed. RESOURCE_EXHAUSTED as Create.
-  absl::StatusOr<std::unique_ptr<SequenceAttention>> Continue(int num_forks) const;
+  // What goes on from the prefill that this one has observed. Memory and RESOURCE_EXHAUSTED as
+  // Create.
+  absl::StatusOr<std::unique_ptr<SequenceAttention>> Continue(int max_tokens, int num_forks) const;
 
   // A copy for a fork, which may happen after a prefill only. The fork's block table holds the same
   // bytes. RESOURCE_EXHAUSTED as Create.
@@ -91,8 +92,10 @@ class SequenceAttention : public SequenceState {
  private:
   SequenceAttention(const AttentionParams& params, const SelectionResources& resources,
                     const KvStore& store, std::unique_ptr<TokenSelector> selector,
-                    std::unique_ptr<ResidentTokens> resident);
+                    std::unique_ptr<ResidentTokens> resident, int max_tokens);
 
+  // Takes the memory that decode steps work in.
+  void Reserve();
   // What the policy is shown: the last step's log-sum-exp included.
   void AddLse(LayerContext* context) const;
   void RotateSinkQuery(const float* query);
@@ -106,6 +109,7 @@ class SequenceAttention : public SequenceState {
   const KvStore& store_;
   const StateLayout state_layout_;
   const int num_heads_;
+  const int max_tokens_;  // 0: chooses nothing
   std::unique_ptr<TokenSelector> selector_;
   std::unique_ptr<ResidentTokens> resident_;
   bool is_sparse_ = false;
@@ -123,8 +127,7 @@ class SequenceAttention : public SequenceState {
   double probes_due_ = 0;
   int probed_layer_ = -1;  // of the running step; -1: none
   int next_probed_layer_ = 0;
-  std::vector<float> probe_scores_, probe_lse_;
-  Buffer probe_workspace_;
+  std::vector<float> probe_scores_, probe_lse_, probe_workspace_;
   AttentionStats stats_;
 };
 

@@ -9,14 +9,17 @@
 namespace tokenbutler {
 namespace {
 
-absl::StatusOr<std::unique_ptr<SequenceState>> NewState(const RequestState& request,
+absl::StatusOr<std::unique_ptr<SequenceState>> NewState(const RequestState& request, int block_size,
                                                         ModelRunner& runner) {
   const AttentionParams& attention = request.request.attention;
   if (!request.footprint.selects) return runner.NewIdleState(attention);
+  const int max_tokens = request.footprint.blocks_per_sequence * block_size;
   const int num_forks = static_cast<int>(request.sequences.size()) - 1;
   const PromptObserver* observer = request.observer();
-  if (observer != nullptr) return runner.ContinueState(*observer->state, num_forks);
-  return runner.NewState(attention, num_forks);
+  if (observer != nullptr) {
+    return runner.ContinueState(*observer->state, max_tokens, num_forks);
+  }
+  return runner.NewState(attention, max_tokens, num_forks);
 }
 
 void ContinuePrefix(const RequestState& request, int block_size, ModelRunner& runner,
@@ -63,7 +66,7 @@ absl::Status StartRequest(const KvLayout& layout, ModelRunner& runner, absl::Tim
   }
   Sequence& first = request->sequences[0];
   if (request->sparse()) {
-    ASSIGN_OR_RETURN(first.state, NewState(*request, runner));
+    ASSIGN_OR_RETURN(first.state, NewState(*request, layout.block_size, runner));
   }
   const PromptRows* rows = request->request.prompt_rows.get();
   if (request->prefix == nullptr && rows == nullptr) return absl::OkStatus();

@@ -12,6 +12,7 @@ absl::Status ModelRunner::CheckAttention(const AttentionParams& params) const {
 }
 
 absl::StatusOr<std::unique_ptr<SequenceState>> ModelRunner::NewState(const AttentionParams& params,
+                                                                     int /*max_tokens*/,
                                                                      int /*num_forks*/) {
   RETURN_IF_ERROR(CheckAttention(params));
   return nullptr;
@@ -19,16 +20,16 @@ absl::StatusOr<std::unique_ptr<SequenceState>> ModelRunner::NewState(const Atten
 
 absl::StatusOr<std::unique_ptr<SequenceState>> ModelRunner::NewIdleState(
     const AttentionParams& params) {
-  return NewState(params, /*num_forks=*/0);
+  return NewState(params, /*max_tokens=*/0, /*num_forks=*/0);
 }
 
 absl::StatusOr<std::unique_ptr<SequenceState>> ModelRunner::NewObserver(
     const AttentionParams& params) {
-  return NewState(params, /*num_forks=*/0);
+  return NewState(params, /*max_tokens=*/0, /*num_forks=*/0);
 }
 
 absl::StatusOr<std::unique_ptr<SequenceState>> ModelRunner::ContinueState(
-    const SequenceState& observer, int /*num_forks*/) {
+    const SequenceState& observer, int /*max_tokens*/, int /*num_forks*/) {
   return ForkState(observer);
 }
 

@@ -86,10 +86,12 @@ class ModelRunner {
     (void)params;
     return {};
   }
-  // The state of a new sequence; takes what `num_forks` forks will need, too, so that they cannot
-  // fail for lack of room. REQUIRES: sparse parameters that CheckAttention takes.
+  // The state of a new sequence that will never have more than `max_tokens` tokens: takes the
+  // memory that its decode steps work in, so that they need not, and room for what `num_forks`
+  // forks will have in the device tier, so that they cannot fail for lack of it.
+  // RESOURCE_EXHAUSTED when there is none. REQUIRES: sparse parameters that CheckAttention takes.
   virtual absl::StatusOr<std::unique_ptr<SequenceState>> NewState(const AttentionParams& params,
-                                                                  int num_forks);
+                                                                  int max_tokens, int num_forks);
   // A copy for a fork of the sequence; its stats begin at zero.
   virtual absl::StatusOr<std::unique_ptr<SequenceState>> ForkState(const SequenceState& state);
 
@@ -109,7 +111,7 @@ class ModelRunner {
   // As NewState, of a sequence whose rows so far are those that `observer` has watched and whose
   // state blocks hold the same bytes.
   virtual absl::StatusOr<std::unique_ptr<SequenceState>> ContinueState(
-      const SequenceState& observer, int num_forks);
+      const SequenceState& observer, int max_tokens, int num_forks);
   // Shows a new state the rows of all tokens that `table` holds, which no step of its sequence
   // wrote. REQUIRES: not learns_from_prefill.
   virtual absl::Status AdoptRows(const BlockTable& table, SequenceState* state);

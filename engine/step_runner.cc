@@ -188,9 +188,15 @@ StateLayout StepRunner::state_layout(const AttentionParams& params) const {
 }
 
 absl::StatusOr<std::unique_ptr<SequenceState>> StepRunner::NewState(const AttentionParams& params,
-                                                                    int num_forks) {
+                                                                    int max_tokens, int num_forks) {
   ASSIGN_OR_RETURN(std::unique_ptr<TokenSelector> selector, CreateSelector(params, resources_));
-  return SequenceAttention::Create(params, resources_, kv_store_, std::move(selector), num_forks);
+  try {
+    return SequenceAttention::Create(params, resources_, kv_store_, std::move(selector), max_tokens,
+                                     num_forks);
+  } catch (const std::bad_alloc&) {
+    return ResourceExhaustedError("out of memory for what the policy keeps of {} tokens",
+                                  max_tokens);
+  }
 }
 
 absl::StatusOr<std::unique_ptr<SequenceState>> StepRunner::NewIdleState(
@@ -214,8 +220,13 @@ absl::StatusOr<std::unique_ptr<SequenceState>> StepRunner::NewObserver(
 }
 
 absl::StatusOr<std::unique_ptr<SequenceState>> StepRunner::ContinueState(
-    const SequenceState& observer, int num_forks) {
-  return static_cast<const SequenceAttention&>(observer).Continue(num_forks);
+    const SequenceState& observer, int max_tokens, int num_forks) {
+  try {
+    return static_cast<const SequenceAttention&>(observer).Continue(max_tokens, num_forks);
+  } catch (const std::bad_alloc&) {
+    return ResourceExhaustedError("out of memory for what the policy keeps of {} tokens",
+                                  max_tokens);
+  }
 }
 
 absl::StatusOr<std::unique_ptr<SequenceState>> StepRunner::ForkState(const SequenceState& state) {

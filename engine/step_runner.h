@@ -72,7 +72,7 @@ class StepRunner : public ModelRunner {
   absl::Status CheckAttention(const AttentionParams& params) const override;
   StateLayout state_layout(const AttentionParams& params) const override;
   absl::StatusOr<std::unique_ptr<SequenceState>> NewState(const AttentionParams& params,
-                                                          int num_forks) override;
+                                                          int max_tokens, int num_forks) override;
   absl::StatusOr<std::unique_ptr<SequenceState>> ForkState(const SequenceState& state) override;
   absl::StatusOr<std::unique_ptr<SequenceState>> NewIdleState(
       const AttentionParams& params) override;
@@ -81,6 +81,7 @@ class StepRunner : public ModelRunner {
   absl::StatusOr<std::unique_ptr<SequenceState>> NewObserver(
       const AttentionParams& params) override;
   absl::StatusOr<std::unique_ptr<SequenceState>> ContinueState(const SequenceState& observer,
+                                                               int max_tokens,
                                                                int num_forks) override;
   absl::Status AdoptRows(const BlockTable& table, SequenceState* state) override {
     return AdoptRows(table, /*queries=*/{}, state);

@@ -2,6 +2,12 @@
 
 namespace tokenbutler {
 
+RowArrivals::RowArrivals(int num_layers, Transfers* transfers, OffloadCounters* counters)
+    : transfers_(transfers), counters_(counters), layers_(static_cast<size_t>(num_layers)) {
+  constexpr size_t kMostOnTheirWay = 4;  // by far the most of steps
+  for (std::vector<Arrival>& layer : layers_) layer.reserve(kMostOnTheirWay);
+}
+
 RowArrivals::~RowArrivals() {
   for (const std::vector<Arrival>& layer : layers_) {
     for (const Arrival& arrival : layer) transfers_->Abandon(arrival.ticket);

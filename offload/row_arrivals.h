@@ -13,8 +13,7 @@ namespace tokenbutler {
 class RowArrivals {
  public:
   // `transfers` and `counters` must outlive this; what is moved and waited for is counted there.
-  RowArrivals(int num_layers, Transfers* transfers, OffloadCounters* counters)
-      : transfers_(transfers), counters_(counters), layers_(static_cast<size_t>(num_layers)) {}
+  RowArrivals(int num_layers, Transfers* transfers, OffloadCounters* counters);
   RowArrivals(const RowArrivals&) = delete;
   RowArrivals& operator=(const RowArrivals&) = delete;
   // Leaves when no row of these is on its way any more.

@@ -21,6 +21,9 @@ struct RowTarget {
 // Bytes of one token in one layer and KV head: its K row and its V row.
 inline size_t TokenRowBytes(const KvLayout& layout) { return 2 * layout.row_bytes(); }
 
+// A K row and a V row.
+inline constexpr size_t kCopiesPerRow = 2;
+
 // Appends the copies of `num_rows` consecutive tokens of one layer and KV head.
 inline void AppendRowCopies(const KvLayout& layout, int layer, int kv_head, RowSource from,
                             RowTarget to, int num_rows, std::vector<RowCopy>* copies) {

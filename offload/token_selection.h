@@ -18,6 +18,13 @@ struct TokenSelection {
   // evicted first. Sink and local tokens have +inf.
   std::vector<float> scores;
 
+  // Takes the memory for lists of this size.
+  void Reserve(int kv_heads, int tokens_per_head) {
+    const size_t size = static_cast<size_t>(kv_heads) * static_cast<size_t>(tokens_per_head);
+    counts.reserve(static_cast<size_t>(kv_heads));
+    tokens.reserve(size);
+    scores.reserve(size);
+  }
   // Empties all lists and makes room. Allocates only when it has to grow.
   void Reset(int kv_heads, int tokens_per_head) {
     num_kv_heads = kv_heads;

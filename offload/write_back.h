@@ -16,8 +16,7 @@ namespace tokenbutler {
 class WriteBack {
  public:
   // `transfers` and `counters` must outlive this; what is moved is counted there.
-  WriteBack(const KvLayout& layout, Transfers* transfers, OffloadCounters* counters)
-      : layout_(layout), transfers_(transfers), counters_(counters) {}
+  WriteBack(const KvLayout& layout, Transfers* transfers, OffloadCounters* counters);
   WriteBack(const WriteBack&) = delete;
   WriteBack& operator=(const WriteBack&) = delete;
   // Leaves when no row of these is on its way any more.

@@ -160,8 +160,10 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
   options.on_closed = [streams = parts_.streams, added](const std::string& id) {
     if (*added) streams->Remove(id);
   };
-  const auto writer =
-      StreamWriter::Create(context, parts_.metrics, parts_.clock, std::move(options));
+  const auto writer = StreamWriter::Create(
+      context,
+      {.write_threads = parts_.write_threads, .metrics = parts_.metrics, .clock = parts_.clock},
+      std::move(options));
   if (!request->Valid()) {  // the client left before its message came
     writer->OnCancel();
     return writer.get();

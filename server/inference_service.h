@@ -11,6 +11,7 @@
 #include "server/open_streams.h"
 #include "server/request_preparer.h"
 #include "server/stream_writer.h"
+#include "server/write_threads.h"
 #include "tokenbutler/v1/inference.grpc.pb.h"
 
 namespace tokenbutler {
@@ -37,6 +38,7 @@ class InferenceService final : public RawInferenceService {
     Lifecycle* lifecycle = nullptr;
     RequestPreparer* preparer = nullptr;
     OpenStreams* streams = nullptr;
+    WriteThreads* write_threads = nullptr;
     Metrics* metrics = nullptr;
     const Clock* clock = nullptr;
   };

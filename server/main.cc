@@ -38,6 +38,7 @@
 #include "server/server_config.h"
 #include "server/shutdown_signals.h"
 #include "server/version.h"
+#include "server/write_threads.h"
 
 namespace tokenbutler {
 namespace {
@@ -330,12 +331,14 @@ absl::Status Serve(const ServerConfig& config) {
 
   RealClock clock;
   Metrics metrics(build);
-  ModelStack stack;  // outlives every call
+  WriteThreads write_threads;  // outlives every stream, and the engine that names streams to it
+  ModelStack stack;            // outlives every call
   OpenStreams streams(&clock, std::min(config.slow_reader_timeout / 4, absl::Seconds(1)));
   RequestPreparer preparer(config.preparer);
   InferenceService service({.lifecycle = &lifecycle,
                             .preparer = &preparer,
                             .streams = &streams,
+                            .write_threads = &write_threads,
                             .metrics = &metrics,
                             .clock = &clock},
                            {.stall_limit = config.slow_reader_timeout,

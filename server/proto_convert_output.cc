@@ -1,7 +1,6 @@
 // Results: values -> protos. Requests are in proto_convert.cc.
 #include <string_view>
 #include <utility>
-#include <variant>
 
 #include "engine/tokenizer/tokenizer.h"
 #include "server/proto_convert.h"
@@ -112,23 +111,29 @@ void AppendTo(const std::vector<PositionLogprobs>& logprobs, const Tokenizer& to
 
 void ToProto(const StreamEvent& event, const std::string& request_id, const Tokenizer* tokenizer,
              v1::GenerateResponse* out) {
-  if (const auto* progress = std::get_if<PrefillProgress>(&event)) {
-    *out->mutable_progress() = ToProto(*progress);
-  } else if (const auto* logprobs = std::get_if<std::vector<PositionLogprobs>>(&event)) {
-    auto* positions = out->mutable_prompt_logprobs()->mutable_positions();
-    positions->Clear();
-    AppendTo(*logprobs, *tokenizer, positions);
-  } else if (const auto* chunk = std::get_if<OutputChunk>(&event)) {
-    v1::Chunk* message = out->mutable_chunk();
-    message->Clear();
-    message->set_index(chunk->index);
-    message->mutable_text()->assign(chunk->text);
-    message->mutable_token_ids()->Add(chunk->token_ids.begin(), chunk->token_ids.end());
-    if (!chunk->logprobs.empty()) {
-      AppendTo(chunk->logprobs, *tokenizer, message->mutable_logprobs());
+  switch (event.kind) {
+    case StreamEvent::Kind::kProgress:
+      *out->mutable_progress() = ToProto(event.progress);
+      return;
+    case StreamEvent::Kind::kPromptLogprobs: {
+      auto* positions = out->mutable_prompt_logprobs()->mutable_positions();
+      positions->Clear();
+      AppendTo(event.prompt_logprobs, *tokenizer, positions);
+      return;
     }
-  } else {
-    *out->mutable_finished() = ToProto(std::get<FinishedOutput>(event), request_id);
+    case StreamEvent::Kind::kChunk: {
+      v1::Chunk* message = out->mutable_chunk();
+      message->Clear();
+      message->set_index(event.chunk.index);
+      message->mutable_text()->assign(event.chunk.text);
+      message->mutable_token_ids()->Add(event.chunk.token_ids.begin(), event.chunk.token_ids.end());
+      if (!event.chunk.logprobs.empty()) {
+        AppendTo(event.chunk.logprobs, *tokenizer, message->mutable_logprobs());
+      }
+      return;
+    }
+    case StreamEvent::Kind::kFinished:
+      *out->mutable_finished() = ToProto(event.finished, request_id);
   }
 }
 

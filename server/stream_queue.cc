@@ -10,6 +10,10 @@ namespace {
 // Deltas join a waiting one up to this size, far below what clients receive by default (4 MiB).
 constexpr size_t kMaxJoinedBytes = size_t{256} << 10;
 
+// Memory of a new event's chunk, in tokens and bytes: what a few steps have to say.
+constexpr size_t kReservedTokens = 64;
+constexpr size_t kReservedTextBytes = 512;
+
 size_t WireBytes(const OutputChunk& chunk) {
   constexpr size_t kTokenIdBytes = 4;
   constexpr size_t kLogprobBytes = 24;
@@ -20,7 +24,16 @@ size_t WireBytes(const OutputChunk& chunk) {
 
 }  // namespace
 
-StreamQueue::Waiting& StreamQueue::Append() {
+StreamEvent::StreamEvent() {
+  chunk.text.reserve(kReservedTextBytes);
+  chunk.token_ids.reserve(kReservedTokens);
+}
+
+// Progress, and for each completion a chunk and its end.
+StreamQueue::StreamQueue(size_t max_bytes, int num_completions)
+    : max_bytes_(max_bytes), ring_(1 + 2 * static_cast<size_t>(num_completions)) {}
+
+StreamEvent& StreamQueue::Append(StreamEvent::Kind kind, size_t bytes) {
   if (num_waiting_ == ring_.size()) {
     // The oldest first, then free places.
     std::rotate(ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(first_), ring_.end());
@@ -28,19 +41,17 @@ StreamQueue::Waiting& StreamQueue::Append() {
     ring_.resize(std::max<size_t>(4, 2 * ring_.size()));
   }
   Waiting& place = At(num_waiting_++);
-  place.bytes = 0;
-  return place;
+  place.bytes = bytes;
+  place.event.kind = kind;
+  return place.event;
 }
 
 bool StreamQueue::Push(const OutputChunk& chunk) {
   const size_t bytes = WireBytes(chunk);
   MutexLock lock(&mutex_);
   if (closed_) return true;
-  if (!Join(chunk, bytes)) {
-    Waiting& place = Append();
-    place.event = chunk;  // into the strings and vectors of the chunk that was there
-    place.bytes = bytes;
-  }
+  // Into the strings and vectors of the chunk that was there.
+  if (!Join(chunk, bytes)) Append(StreamEvent::Kind::kChunk, bytes).chunk = chunk;
   bytes_ += bytes;
   return bytes_ <= max_bytes_;
 }
@@ -48,13 +59,13 @@ bool StreamQueue::Push(const OutputChunk& chunk) {
 bool StreamQueue::Join(const OutputChunk& chunk, size_t bytes) {
   for (size_t i = num_waiting_; i-- > 0;) {
     Waiting& place = At(i);
-    auto* waiting = std::get_if<OutputChunk>(&place.event);
-    if (waiting == nullptr || waiting->index != chunk.index) continue;
+    OutputChunk& waiting = place.event.chunk;
+    if (place.event.kind != StreamEvent::Kind::kChunk || waiting.index != chunk.index) continue;
     if (place.bytes >= kMaxJoinedBytes) return false;
-    waiting->text += chunk.text;
-    waiting->token_ids.insert(waiting->token_ids.end(), chunk.token_ids.begin(),
-                              chunk.token_ids.end());
-    waiting->logprobs.insert(waiting->logprobs.end(), chunk.logprobs.begin(), chunk.logprobs.end());
+    waiting.text += chunk.text;
+    waiting.token_ids.insert(waiting.token_ids.end(), chunk.token_ids.begin(),
+                             chunk.token_ids.end());
+    waiting.logprobs.insert(waiting.logprobs.end(), chunk.logprobs.begin(), chunk.logprobs.end());
     place.bytes += bytes;
     return true;
   }
@@ -64,21 +75,23 @@ bool StreamQueue::Join(const OutputChunk& chunk, size_t bytes) {
 bool StreamQueue::Push(const PrefillProgress& progress) {
   MutexLock lock(&mutex_);
   if (closed_) return true;
-  const bool newer =
-      num_waiting_ > 0 && std::holds_alternative<PrefillProgress>(At(num_waiting_ - 1).event);
-  (newer ? At(num_waiting_ - 1) : Append()).event = progress;
+  constexpr StreamEvent::Kind kKind = StreamEvent::Kind::kProgress;
+  const bool newer = num_waiting_ > 0 && At(num_waiting_ - 1).event.kind == kKind;
+  (newer ? At(num_waiting_ - 1).event : Append(kKind, 0)).progress = progress;
   return bytes_ <= max_bytes_;
 }
 
 bool StreamQueue::Push(std::vector<PositionLogprobs> logprobs) {
   MutexLock lock(&mutex_);
-  if (!closed_) Append().event = std::move(logprobs);
+  if (!closed_) {
+    Append(StreamEvent::Kind::kPromptLogprobs, 0).prompt_logprobs = std::move(logprobs);
+  }
   return bytes_ <= max_bytes_;
 }
 
 bool StreamQueue::Push(FinishedOutput output) {
   MutexLock lock(&mutex_);
-  if (!closed_) Append().event = std::move(output);
+  if (!closed_) Append(StreamEvent::Kind::kFinished, 0).finished = std::move(output);
   return bytes_ <= max_bytes_;
 }
 
@@ -86,7 +99,8 @@ bool StreamQueue::Pop(StreamEvent* event) {
   MutexLock lock(&mutex_);
   if (num_waiting_ == 0) return false;
   Waiting& oldest = At(0);
-  event->swap(oldest.event);
+  std::swap(*event, oldest.event);
+  oldest.event.prompt_logprobs = {};  // never used again, and may be large
   bytes_ -= oldest.bytes;
   first_ = (first_ + 1) % ring_.size();
   --num_waiting_;

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <variant>
 #include <vector>
 
 #include "base/mutex.h"
@@ -9,20 +8,32 @@
 
 namespace tokenbutler {
 
-// What one stream has to tell its client, in order.
-using StreamEvent =
-    std::variant<PrefillProgress, std::vector<PositionLogprobs>, OutputChunk, FinishedOutput>;
+// One thing that a stream has to tell its client. Only the part that `kind` names means anything;
+// the chunk's memory stays, whatever comes meanwhile, and there is some from the beginning.
+struct StreamEvent {
+  enum class Kind { kProgress, kPromptLogprobs, kChunk, kFinished };
+
+  StreamEvent();
+
+  Kind kind = Kind::kProgress;
+  PrefillProgress progress;
+  std::vector<PositionLogprobs> prompt_logprobs;
+  OutputChunk chunk;
+  FinishedOutput finished;
+};
 
 // The bounded queue between the engine thread, which must not wait, and one client, which may be
 // slow. Deltas of one completion join while they wait, and only the newest progress is kept, so
-// that a slow client costs few messages and no time of others. Events are copied into places whose
-// memory is used again, so that a steady stream allocates nothing. Knows neither gRPC nor protobuf.
-// Any thread.
+// that a slow client costs few messages and no time of others. Events are copied into places that
+// are there from the beginning and whose memory is used again, so that pushing a token allocates
+// nothing until the client is further behind than it ever was (and log-probabilities, which are
+// lists of their own). Knows neither gRPC nor protobuf. Any thread.
 class StreamQueue {
  public:
   // `max_bytes` of chunks may wait. Prompt log-probabilities do not count: they come at once and
-  // the prompt bounds them.
-  explicit StreamQueue(size_t max_bytes) : max_bytes_(max_bytes) {}
+  // the prompt bounds them. There is room for what `num_completions` have to tell a client that
+  // keeps up.
+  explicit StreamQueue(size_t max_bytes, int num_completions = 1);
 
   // False when more than max_bytes wait now: the client is too far behind. The event is kept all
   // the same. After Close it is dropped, and the answer is true.
@@ -31,7 +42,7 @@ class StreamQueue {
   bool Push(std::vector<PositionLogprobs> logprobs);
   bool Push(FinishedOutput output);
 
-  // Exchanges `event` for the oldest one: the queue goes on with the memory that `event` had.
+  // Exchanges `event` for the oldest one: the queue goes on with the chunk memory that `event` had.
   // False when none waits.
   bool Pop(StreamEvent* event);
 
@@ -51,8 +62,8 @@ class StreamQueue {
   Waiting& At(size_t i) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return ring_[(first_ + i) % ring_.size()];
   }
-  // A place after the youngest, with whatever an earlier event left in it.
-  Waiting& Append() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The event of a place after the youngest, with whatever an earlier one left in it.
+  StreamEvent& Append(StreamEvent::Kind kind, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Adds the chunk to a waiting one of its completion; false: there is none that has room.
   bool Join(const OutputChunk& chunk, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

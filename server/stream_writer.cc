@@ -13,25 +13,22 @@
 namespace tokenbutler {
 
 std::shared_ptr<StreamWriter> StreamWriter::Create(grpc::CallbackServerContext* context,
-                                                   Metrics* metrics, const Clock* clock,
-                                                   Options options) {
-  std::shared_ptr<StreamWriter> writer(
-      new StreamWriter(context, metrics, clock, std::move(options)));
+                                                   const Parts& parts, Options options) {
+  std::shared_ptr<StreamWriter> writer(new StreamWriter(context, parts, std::move(options)));
   writer->self_ = writer;
   return writer;
 }
 
 StreamWriter::~StreamWriter() = default;
 
-StreamWriter::StreamWriter(grpc::CallbackServerContext* context, Metrics* metrics,
-                           const Clock* clock, Options options)
-    : metrics_(metrics),
-      clock_(clock),
+StreamWriter::StreamWriter(grpc::CallbackServerContext* context, const Parts& parts,
+                           Options options)
+    : parts_(parts),
       options_(std::move(options)),
       context_(context),
-      queue_(options_.max_pending_bytes),
+      queue_(options_.max_pending_bytes, options_.num_completions),
       message_(std::make_unique<v1::GenerateResponse>()) {
-  metrics_->open_streams.Increment();
+  parts_.metrics->open_streams.Increment();
   context_->AddInitialMetadata("x-request-id", options_.request_id);
 }
 
@@ -40,7 +37,8 @@ void StreamWriter::EndBeforeEngine(absl::Status status) {
     MutexLock lock(&mutex_);
     if (stage_ != Stage::kPreparing) return;
     stage_ = Stage::kEnded;
-    if (absl::IsDeadlineExceeded(status)) metrics_->deadline_expired_total.prepare.Increment();
+    if (absl::IsDeadlineExceeded(status))
+      parts_.metrics->deadline_expired_total.prepare.Increment();
     final_status_ = std::move(status);
   }
   Pump();
@@ -132,7 +130,7 @@ void StreamWriter::EndStalled(const std::string& why) {
     stalled_ = true;
     finish_held_ = true;  // so that context_ stays valid below
   }
-  metrics_->slow_reader_aborts_total.Increment();
+  parts_.metrics->slow_reader_aborts_total.Increment();
   LogRequest(LogLevel::kWarning, request_id(), "slow reader: the client {}", why);
   // A status could not reach this client: it would queue behind the data it does not read.
   context_->TryCancel();
@@ -164,7 +162,7 @@ void StreamWriter::OnDone(absl::Status status) {
     stage_ = Stage::kEnded;
     final_status_ = std::move(status);
   }
-  Pump();
+  Queued(/*within_bound=*/true);
 }
 
 void StreamWriter::OnWriteDone(bool ok) {
@@ -190,14 +188,24 @@ void StreamWriter::OnCancel() {
 }
 
 void StreamWriter::OnDone() {
-  metrics_->open_streams.Decrement();
+  parts_.metrics->open_streams.Decrement();
   options_.on_closed(options_.request_id);
   self_.reset();  // may delete this
 }
 
 void StreamWriter::Queued(bool within_bound) {
-  if (!within_bound) {
-    EndStalled(fmt::format("is {} bytes behind, at most {} are allowed", queue_.bytes(),
+  {
+    MutexLock lock(&mutex_);
+    // OnWriteDone goes on with what waits by then.
+    if (write_in_flight_ && (within_bound || stalled_)) return;
+  }
+  parts_.write_threads->WriteSoon(shared_from_this());
+}
+
+void StreamWriter::WriteReady() {
+  const size_t behind = queue_.bytes();
+  if (behind > options_.max_pending_bytes) {
+    EndStalled(fmt::format("is {} bytes behind, at most {} are allowed", behind,
                            options_.max_pending_bytes));
   }
   Pump();
@@ -215,7 +223,7 @@ void StreamWriter::Pump() {
     write = queue_.Pop(&event_);
     if (write) {
       write_in_flight_ = true;
-      write_started_ = clock_->Now();
+      write_started_ = parts_.clock->Now();
       if (model_ != nullptr) tokenizer = model_->tokenizer;
     } else if (final_status_ && !finish_held_) {
       finish_called_ = true;
@@ -241,9 +249,9 @@ absl::Status StreamWriter::EndStatus() const {
 }
 
 void StreamWriter::RecordEnd(const absl::Status& status) const {
-  metrics_->requests_total(status.code()).Increment();
+  parts_.metrics->requests_total(status.code()).Increment();
   LogRequest(LogLevel::kInfo, request_id(), "{} after {:.3f} s{}{}", StatusCodeName(status.code()),
-             absl::ToDoubleSeconds(clock_->Now() - options_.arrival), status.ok() ? "" : ": ",
+             absl::ToDoubleSeconds(parts_.clock->Now() - options_.arrival), status.ok() ? "" : ": ",
              std::string(status.message()));
 }
 
@@ -253,7 +261,7 @@ absl::Status StreamWriter::CancelReason() const {
   if (options_.deadline != absl::InfiniteFuture()) {
     const absl::Duration slack =
         absl::Milliseconds(10) + (options_.deadline - options_.arrival) * 0.02;
-    if (clock_->Now() >= options_.deadline - slack) {
+    if (parts_.clock->Now() >= options_.deadline - slack) {
       return absl::DeadlineExceededError("the call's deadline passed");
     }
   }

@@ -18,6 +18,7 @@
 #include "grpcpp/support/server_callback.h"
 #include "server/served_model.h"
 #include "server/stream_queue.h"
+#include "server/write_threads.h"
 
 namespace tokenbutler {
 
@@ -28,13 +29,16 @@ class GenerateResponse;
 // One open Generate call: gRPC's reactor on one side, the engine's TokenSink on the other.
 //
 // Events from the engine go into a queue of its own (server/stream_queue.h); one write is in flight
-// at a time; Finish is called exactly once, after the queue is empty. Nothing
-// here blocks. It lives until gRPC has called OnDone() and the engine has let go of its pointer.
+// at a time; Finish is called exactly once, after the queue is empty. Nothing here blocks. It lives
+// until gRPC has called OnDone() and the engine and the write threads have let go of their
+// pointers.
 //
-// Threads: TokenSink's methods on the engine thread, reactions on gRPC's, the rest on any. No lock
-// is held while gRPC or the engine is called, because both may call back at once.
+// Threads: TokenSink's methods on the engine thread, which leaves an event and never calls gRPC;
+// WriteReady on a write thread, which does; reactions on gRPC's; the rest on any. No lock is held
+// while gRPC or the engine is called, because both may call back at once.
 class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                            public TokenSink,
+                           public WritableStream,
                            public std::enable_shared_from_this<StreamWriter> {
  public:
   struct Options {
@@ -50,10 +54,16 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     std::function<void(const std::string& request_id)> on_closed;
   };
 
-  // `metrics` and `clock` must outlive it. The result is returned to gRPC as the call's reactor.
+  // Not owned; must outlive it.
+  struct Parts {
+    WriteThreads* write_threads = nullptr;
+    Metrics* metrics = nullptr;
+    const Clock* clock = nullptr;
+  };
+
+  // The result is returned to gRPC as the call's reactor.
   static std::shared_ptr<StreamWriter> Create(grpc::CallbackServerContext* context,
-                                              Metrics* metrics, const Clock* clock,
-                                              Options options);
+                                              const Parts& parts, Options options);
 
   ~StreamWriter() override;
 
@@ -85,6 +95,9 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnFinished(FinishedOutput output) override;
   void OnDone(absl::Status status) override;
 
+  // WritableStream
+  void WriteReady() override;
+
   // grpc::ServerWriteReactor
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
@@ -93,11 +106,10 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  private:
   enum class Stage { kPreparing, kInEngine, kEnded };
 
-  StreamWriter(grpc::CallbackServerContext* context, Metrics* metrics, const Clock* clock,
-               Options options);
+  StreamWriter(grpc::CallbackServerContext* context, const Parts& parts, Options options);
 
-  // After an event was queued: starts writing; ends a call that is too far behind.
-  void Queued(bool within_bound);
+  // After an event was queued: has it written, or the call ended that is too far behind.
+  void Queued(bool within_bound) ABSL_LOCKS_EXCLUDED(mutex_);
   // Starts the next write or the finish, if it is time.
   void Pump() ABSL_LOCKS_EXCLUDED(mutex_);
   // What the call ends with: never OK for a client that left.
@@ -106,8 +118,7 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   absl::Status CancelReason() const;
   void EndStalled(const std::string& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  Metrics* const metrics_;
-  const Clock* const clock_;
+  const Parts parts_;
   const Options options_;
   grpc::CallbackServerContext* const context_;  // valid until OnDone()
   std::shared_ptr<StreamWriter> self_;          // until OnDone(): gRPC knows only a raw pointer

@@ -17,9 +17,11 @@ class AlignedBytes {
   AlignedBytes(AlignedBytes&&) = default;
   AlignedBytes& operator=(AlignedBytes&&) = default;
 
+  // Takes memory for so many bytes, without touching it.
+  void SetRoom(size_t bytes) { lines_.reserve(NumLines(bytes)); }
   // At least `bytes`; what was there is lost when they have to grow.
   std::byte* Reserve(size_t bytes) {
-    const size_t num_lines = (bytes + sizeof(Line) - 1) / sizeof(Line);
+    const size_t num_lines = NumLines(bytes);
     if (lines_.size() < num_lines) lines_.resize(num_lines);
     size_ = bytes;
     return data();
@@ -31,6 +33,8 @@ class AlignedBytes {
   struct alignas(64) Line {
     std::byte bytes[64];
   };
+  static size_t NumLines(size_t bytes) { return (bytes + sizeof(Line) - 1) / sizeof(Line); }
+
   size_t size_ = 0;
   std::vector<Line> lines_;
 };

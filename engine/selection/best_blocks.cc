@@ -13,6 +13,14 @@ constexpr int kTopKScratch = 16;  // behind TopK's indices
 
 }  // namespace
 
+void BestBlocks::Reserve(int num_kv_heads, int max_blocks) {
+  heads_.resize(static_cast<size_t>(num_kv_heads));
+  for (std::vector<int32_t>& kept : heads_) {
+    kept.reserve(static_cast<size_t>(max_blocks) + kTopKScratch);
+  }
+  mass_.reserve(static_cast<size_t>(max_blocks));
+}
+
 void BestBlocks::Rank(const TokenSelection& found, int block_size, float fraction, int begin,
                       int end, int count) {
   const int first = begin / block_size;
@@ -21,6 +29,7 @@ void BestBlocks::Rank(const TokenSelection& found, int block_size, float fractio
   // The first block and the last may be outside of the range but for one token.
   const int enough = (count + block_size - 1) / block_size + 2;
   const int num_kept = std::min(num_blocks, std::max(wanted, enough));
+  has_ranking_ = true;
   known_blocks_ = first + num_blocks;
   heads_.resize(found.counts.size());
   mass_.resize(static_cast<size_t>(num_blocks));

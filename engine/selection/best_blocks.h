@@ -13,13 +13,16 @@ namespace tokenbutler {
 // token at every step, but mostly within the same blocks.
 class BestBlocks {
  public:
+  // Takes the memory for sequences of up to `max_blocks` blocks.
+  void Reserve(int num_kv_heads, int max_blocks);
+
   // Ranks the blocks by the attention mass of the tokens that a scan of [begin, end) found in each,
   // and keeps the best: `fraction` of them, rounded up, and enough for `count` tokens. Scores are
   // logs of attention weights but for a constant. Equals: the lower block. A block that reaches
   // beyond `end` counts as added since.
   void Rank(const TokenSelection& found, int block_size, float fraction, int begin, int end,
             int count);
-  bool has_ranking() const { return !heads_.empty(); }
+  bool has_ranking() const { return has_ranking_; }
 
   // Adds the blocks before `last_block` that Rank() did not know.
   void AddUpTo(int last_block);
@@ -28,9 +31,10 @@ class BestBlocks {
   absl::Span<const int32_t> of(int kv_head) const { return heads_[kv_head]; }
 
  private:
-  std::vector<std::vector<int32_t>> heads_;
-  int known_blocks_ = 0;     // those from here on are in every list
-  std::vector<float> mass_;  // working memory of Rank
+  bool has_ranking_ = false;
+  std::vector<std::vector<int32_t>> heads_;  // [num_kv_heads]
+  int known_blocks_ = 0;                     // those from here on are in every list
+  std::vector<float> mass_;                  // working memory of Rank
 };
 
 }  // namespace tokenbutler

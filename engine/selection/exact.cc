@@ -9,10 +9,16 @@
 namespace tokenbutler {
 namespace {
 
+constexpr int kTopKScratch = 16;  // behind TopK's indices
+
 class ExactScanner : public KeyScanner {
  public:
   std::unique_ptr<KeyScanner> Clone() const override {
     return std::make_unique<ExactScanner>(*this);
+  }
+  void Reserve(const KvLayout&, int, int max_tokens, int max_found) override {
+    scores_.reserve(static_cast<size_t>(max_tokens));
+    indices_.reserve(static_cast<size_t>(max_found) + kTopKScratch);
   }
   int Prepare(const LayerContext&, int num_written) override { return num_written; }
 
@@ -21,7 +27,7 @@ class ExactScanner : public KeyScanner {
     const int num_kv_heads = context.layout->num_kv_heads;
     const size_t size = static_cast<size_t>(end - begin);
     scores_.resize(size);
-    indices_.resize(static_cast<size_t>(count) + 16);
+    indices_.resize(static_cast<size_t>(count) + kTopKScratch);
     for (int h = 0; h < num_kv_heads; ++h) {
       Score(context, query, h, begin, end);
       const int num_found = TopK(scores_.data(), end - begin, count, indices_.data());

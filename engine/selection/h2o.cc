@@ -25,6 +25,18 @@ class H2oSelector : public TokenSelector {
     return std::make_unique<H2oSelector>(*this);
   }
 
+  void Reserve(const KvLayout& layout, int, int max_tokens) override {
+    const size_t most = static_cast<size_t>(std::min(token_budget_, max_tokens));
+    for (Layer& layer : layers_) {
+      layer.heads.resize(static_cast<size_t>(layout.num_kv_heads));
+      for (Head& head : layer.heads) {
+        head.tokens.reserve(most);
+        head.mass.reserve(most);
+      }
+    }
+    heavy_.reserve(most + kTopKScratch);
+  }
+
   void OnPrefill(const LayerContext& context, const PrefillQueries& queries) override {
     if (context.layer == 0 && dense_first_layer_) return;
     AppendTokens(context);

@@ -7,6 +7,19 @@
 #include "engine/kernels/top_k.h"
 
 namespace tokenbutler {
+namespace {
+
+constexpr int kTopKScratch = 16;  // behind TopK's indices
+
+}  // namespace
+
+void ImportantTokens::Reserve(int count) {
+  const size_t size = static_cast<size_t>(count);
+  order_.reserve(size + kTopKScratch);
+  chosen_.reserve(size);
+  chosen_scores_.reserve(size);
+  taken_.reserve(size);
+}
 
 absl::Span<const int32_t> ImportantTokens::Choose(const AttentionParams& params,
                                                   absl::Span<const int32_t> tokens,
@@ -22,7 +35,7 @@ absl::Span<const int32_t> ImportantTokens::Choose(const AttentionParams& params,
     chosen_scores_.assign(scores.begin(), scores.end());
     return chosen_;
   }
-  order_.resize(static_cast<size_t>(std::min(count, num_tokens)) + 16);
+  order_.resize(static_cast<size_t>(std::min(count, num_tokens)) + kTopKScratch);
   order_.resize(static_cast<size_t>(TopK(scores.data(), num_tokens, count, order_.data())));
   if (plain) {
     for (const int32_t i : order_) {

@@ -12,6 +12,9 @@ namespace tokenbutler {
 // kept between calls.
 class ImportantTokens {
  public:
+  // Takes the memory for choices of up to `count` tokens.
+  void Reserve(int count);
+
   // Chooses at most `count` of `tokens` (ascending, none twice) by their scores, highest first, and
   // with each its params.neighbours on both sides inside [begin, end). Stops early when the chosen
   // ones hold params.top_p of the mass that the `count` best hold together, scores being log

@@ -25,6 +25,24 @@ class ProjectedScanner : public KeyScanner {
     return std::make_unique<ProjectedScanner>(*this);
   }
 
+  void Reserve(const KvLayout&, int group_size, int max_tokens, int max_found) override {
+    const size_t kv_heads = static_cast<size_t>(num_kv_heads_);
+    const size_t num_heads = kv_heads * static_cast<size_t>(group_size);
+    scores_.reserve(kv_heads * static_cast<size_t>(max_tokens));
+    indices_.reserve(kv_heads * (static_cast<size_t>(max_found) + kTopKScratch));
+    queries_.reserve(num_heads * static_cast<size_t>(layout_.dim));
+    lse_.reserve(num_heads);
+    ProjectedScoresParams::Head longest;
+    longest.end = max_tokens;
+    heads_.assign(kv_heads, longest);
+    ProjectedScoresParams params;
+    params.layout = layout_;
+    params.group_size = group_size;
+    params.heads = heads_;
+    const size_t one_block_each = kv_heads * static_cast<size_t>(layout_.block_size) * layout_.dim;
+    floats_.reserve(std::max(one_block_each, ProjectedWorkspaceFloats(params)));
+  }
+
   int Prepare(const LayerContext& context, int num_written) override {
     Layer& layer = layers_[context.layer];
     layer.num_full = num_written / layout_.block_size;

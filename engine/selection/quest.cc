@@ -34,6 +34,13 @@ class QuestSelector : public TokenSelector {
   }
   bool IsDenseLayer(int layer) const override { return layer < kNumDenseLayers; }
 
+  void Reserve(const KvLayout& layout, int, int max_tokens) override {
+    const size_t kv_heads = static_cast<size_t>(layout.num_kv_heads);
+    heads_.reserve(kv_heads);
+    scores_.reserve(kv_heads * static_cast<size_t>(PagesFor(max_tokens)));
+    pages_.reserve(kv_heads * (static_cast<size_t>(num_pages_) + kTopKScratch));
+  }
+
   void OnPrefill(const LayerContext& context, const PrefillQueries&) override {
     if (!IsDenseLayer(context.layer)) WriteBounds(context);
   }

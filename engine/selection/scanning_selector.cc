@@ -53,6 +53,14 @@ std::unique_ptr<TokenSelector> ScanningSelector::Clone() const {
   return clone;
 }
 
+void ScanningSelector::Reserve(const KvLayout& layout, int group_size, int max_tokens) {
+  const int max_found = std::min(std::max(params_.candidates, params_.token_budget), max_tokens);
+  scanner_->Reserve(layout, group_size, max_tokens, max_found);
+  for (Layer& layer : layers_) layer.kept.Reserve(layout.num_kv_heads, max_found);
+  important_.resize(static_cast<size_t>(layout.num_kv_heads));
+  for (ImportantTokens& important : important_) important.Reserve(params_.token_budget);
+}
+
 void ScanningSelector::OnPrefill(const LayerContext& context, const PrefillQueries&) {
   scanner_->Prepare(context, context.context_len);
   layers_[context.layer].num_steps = 0;

@@ -31,6 +31,12 @@ class KeyScanner {
   virtual ~KeyScanner() = default;
   virtual std::unique_ptr<KeyScanner> Clone() const = 0;
 
+  // Takes the memory for scans of up to `max_tokens` tokens that find up to `max_found`; see
+  // TokenSelector.
+  virtual void Reserve(const KvLayout& layout, int group_size, int max_tokens, int max_found) {
+    (void)layout, (void)group_size, (void)max_tokens, (void)max_found;
+  }
+
   // Tokens before this one can be scored now, given that `num_written` rows of the layer are
   // written: brings the layer's state up to date first. Ascending from call to call.
   virtual int Prepare(const LayerContext& context, int num_written) = 0;
@@ -88,6 +94,7 @@ class ScanningSelector : public TokenSelector {
                    bool first_layer_is_dense = false);
 
   std::unique_ptr<TokenSelector> Clone() const override;
+  void Reserve(const KvLayout& layout, int group_size, int max_tokens) override;
   bool IsDenseLayer(int layer) const override { return layer == 0 && first_layer_is_dense_; }
   void OnPrefill(const LayerContext& context, const PrefillQueries& queries) override;
   void OnHidden(const LayerContext& context, LayerPoint point, const float* residual,

@@ -24,6 +24,20 @@ class SketchScanner : public KeyScanner {
     return std::make_unique<SketchScanner>(*this);
   }
 
+  void Reserve(const KvLayout&, int, int max_tokens, int max_found) override {
+    if (scan_fraction_ < 1) {
+      const int max_blocks = max_tokens / sketch_.block_size + 1;
+      for (Layer& layer : layers_) layer.best_blocks.Reserve(num_kv_heads_, max_blocks);
+    }
+    const size_t num_heads = static_cast<size_t>(num_kv_heads_);
+    tokens_.reserve(num_heads * (static_cast<size_t>(max_found) + kScratchTokens));
+    SketchScanParams::Head longest;
+    longest.end = max_tokens;
+    longest.k = max_found;
+    scans_.assign(num_heads, longest);
+    workspace_.SetRoom(SketchScanWorkspaceBytes(scans_));
+  }
+
   int Prepare(const LayerContext& context, int num_written) override {
     int& done = layers_[context.layer].num_sketched;
     const int first = done, full = num_written / sketch_.block_size;

@@ -25,6 +25,15 @@ class SnapKvSelector : public TokenSelector {
     return std::make_unique<SnapKvSelector>(*this);
   }
 
+  void Reserve(const KvLayout& layout, int group_size, int) override {
+    const size_t query_size =
+        static_cast<size_t>(layout.num_kv_heads) * group_size * layout.head_dim;
+    for (Layer& layer : layers_) {
+      layer.positions.reserve(static_cast<size_t>(window_));
+      layer.queries.reserve(window_ * query_size);
+    }
+  }
+
   // Which chunk is the prompt's last one is not known yet: the newest queries are kept, whatever
   // the chunks, and the choice is made at the first decode step that needs one.
   void OnPrefill(const LayerContext& context, const PrefillQueries& queries) override {

@@ -73,6 +73,12 @@ class TokenSelector {
   // A copy for a fork, which goes on by itself. Its state blocks hold the same bytes.
   virtual std::unique_ptr<TokenSelector> Clone() const = 0;
 
+  // Takes the memory that decode steps of up to `max_tokens` tokens work in, so that they need not
+  // (but for what a policy makes once per prompt). Called at admission, and again on clones.
+  virtual void Reserve(const KvLayout& layout, int group_size, int max_tokens) {
+    (void)layout, (void)group_size, (void)max_tokens;
+  }
+
   // Whether decode steps attend to all tokens in this layer, as the policy's publication has it;
   // Select is not called there.
   virtual bool IsDenseLayer(int layer) const {

@@ -42,6 +42,12 @@ class XkvSelector : public TokenSelector {
     return std::make_unique<XkvSelector>(*this);
   }
 
+  void Reserve(const KvLayout& layout, int, int max_tokens) override {
+    bases_.reserve(static_cast<size_t>(layout.blocks_for(max_tokens)));
+    keys_.reserve(static_cast<size_t>(kChunkTokens) * LayerWidth(layout));
+    values_.reserve(keys_.capacity());
+  }
+
   void OnPrefill(const LayerContext& context, const PrefillQueries&) override {
     prompt_len_ = context.context_len;
     groups_[context.layer / kGroupLayers] = std::make_shared<Group>();

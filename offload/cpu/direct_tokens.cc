@@ -12,7 +12,8 @@ namespace {
 // their index, nothing is copied and nobody waits.
 class DirectTokens : public ResidentTokens {
  public:
-  DirectTokens(const KvLayout& layout, const HostTier& host) : layout_(layout), host_(host) {}
+  DirectTokens(const KvLayout& layout, const HostTier& host)
+      : layout_(layout), host_(host), rows_(static_cast<size_t>(layout.num_kv_heads)) {}
 
   absl::StatusOr<std::unique_ptr<ResidentTokens>> Fork() const override {
     return NewDirectTokens(layout_, host_);
@@ -20,13 +21,14 @@ class DirectTokens : public ResidentTokens {
   void BlockBases(const BlockTable& table, int num_tokens,
                   std::vector<std::byte*>* bases) override {
     const int count = layout_.blocks_for(num_tokens);
+    bases->reserve(table.blocks.size());
     bases->resize(static_cast<size_t>(count));
     for (int i = 0; i < count; ++i) (*bases)[i] = host_.block(table.blocks[i]);
+    blocks_.reserve(table.blocks.size());
     blocks_.assign(bases->begin(), bases->end());
   }
   void Prefetch(int, const TokenSelection&) override {}
   ResidentView Fetch(int, const TokenSelection& selection, bool) override {
-    rows_.resize(static_cast<size_t>(selection.num_kv_heads));
     for (int h = 0; h < selection.num_kv_heads; ++h) {
       rows_[h] = selection.tokens_of(h).data();
       counters_.lookups += selection.counts[h];
@@ -43,7 +45,7 @@ class DirectTokens : public ResidentTokens {
   const HostTier& host_;
   OffloadCounters counters_;
   std::vector<const std::byte*> blocks_;
-  std::vector<const int32_t*> rows_;
+  std::vector<const int32_t*> rows_;  // [num_kv_heads]
 };
 
 }  // namespace

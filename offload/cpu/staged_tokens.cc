@@ -56,6 +56,7 @@ class StagedTokens : public ResidentTokens {
     for (int i = 0; i < num_maps; ++i) maps_.emplace_back(NumSlots(options));
     for (const BlockId id : device_blocks_.ids()) blocks_.push_back(tier_.device->block(id));
     num_device_blocks_ = static_cast<int>(blocks_.size());
+    Reserve();
   }
 
   // Takes the blocks of the sequence and of its forks to come.
@@ -104,6 +105,8 @@ class StagedTokens : public ResidentTokens {
   std::byte* host_block(int block) const { return blocks_[num_device_blocks_ + block]; }
   int32_t slot_row(int32_t slot) const { return places_.count() * layout_.block_size + slot; }
 
+  // Takes the memory that steps work in.
+  void Reserve();
   // Brings what the host tier has of the tokens in places.
   void Fill(int num_host_tokens);
   // Before the first token of a block is written: its place must be nobody's.
@@ -159,11 +162,24 @@ absl::StatusOr<std::unique_ptr<ResidentTokens>> StagedTokens::Fork() const {
                                         rows_counted_);
 }
 
+void StagedTokens::Reserve() {
+  const size_t most = static_cast<size_t>(std::max(options_.token_budget, options_.candidates));
+  copies_.reserve(kCopiesPerRow * most * static_cast<size_t>(layout_.num_kv_heads));
+  plan_.found.reserve(most);
+  plan_.fetches.reserve(most);
+  plan_.evictions.reserve(static_cast<size_t>(NumSlots(options_)));
+  slots_.reserve(most);
+  for (std::vector<int32_t>& rows : rows_) {
+    rows.reserve(static_cast<size_t>(options_.token_budget));
+  }
+}
+
 void StagedTokens::BlockBases(const BlockTable& table, int num_tokens,
                               std::vector<std::byte*>* bases) {
   ++step_;
   num_tokens_ = num_tokens;
   const int num_blocks = layout_.blocks_for(num_tokens);
+  blocks_.reserve(static_cast<size_t>(num_device_blocks_) + table.blocks.size());
   blocks_.resize(static_cast<size_t>(num_device_blocks_) + num_blocks);
   for (int b = 0; b < num_blocks; ++b) {
     blocks_[num_device_blocks_ + b] = tier_.host->block(table.blocks[b]);
@@ -175,6 +191,7 @@ void StagedTokens::BlockBases(const BlockTable& table, int num_tokens,
   }
 
   const int num_host_tokens = write_back_.num_host_tokens();
+  bases->reserve(table.blocks.size());
   bases->resize(static_cast<size_t>(num_blocks));
   for (int b = 0; b < num_blocks; ++b) {
     const int end = std::min((b + 1) * layout_.block_size, num_tokens);

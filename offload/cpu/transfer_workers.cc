@@ -50,6 +50,9 @@ class TransferWorkers : public Transfers {
       free_.pop_back();
     }
     Entry* entry = &entries_[static_cast<size_t>(ticket.entry)];
+    // A list grows at once to what the longest one needed: later it need not.
+    most_copies_ = std::max(most_copies_, copies.size());
+    entry->copies.reserve(most_copies_);
     entry->copies.assign(copies.begin(), copies.end());
     entry->copied = false;
     Schedule(direction, entry);
@@ -137,6 +140,7 @@ class TransferWorkers : public Transfers {
   // Engine thread only, but for what is queued. A deque: entries never move.
   std::deque<Entry> entries_;
   std::vector<int32_t> free_;
+  size_t most_copies_ = 0;  // of one transfer
   absl::Time link_free_at_[kDirections] = {absl::InfinitePast(), absl::InfinitePast()};
   mutable Mutex mutex_;
   CondVar copied_;

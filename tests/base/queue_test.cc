@@ -26,6 +26,28 @@ TEST(BoundedQueueTest, IsFirstInFirstOutAndBounded) {
   EXPECT_FALSE(queue.Pop(absl::Milliseconds(1)).has_value());
 }
 
+// It grows while its oldest item is anywhere in it, up to a capacity that is no power of two.
+TEST(BoundedQueueTest, KeepsTheOrderWhileItGrows) {
+  constexpr size_t kCapacity = 37;
+  BoundedQueue<std::unique_ptr<int>> queue(kCapacity);
+  int pushed = 0;
+  int popped = 0;
+  for (size_t most = 1; most <= kCapacity; ++most) {
+    for (int i = 0; i < 3; ++i, ++popped) {
+      while (queue.size() < most) {
+        ASSERT_EQ(queue.TryPush(std::make_unique<int>(pushed++)), Result::kOk);
+      }
+      ASSERT_EQ(**queue.Pop(absl::ZeroDuration()), popped);
+    }
+  }
+  while (queue.size() < kCapacity) {
+    ASSERT_EQ(queue.TryPush(std::make_unique<int>(pushed++)), Result::kOk);
+  }
+  EXPECT_EQ(queue.TryPush(std::make_unique<int>(0)), Result::kFull);
+  for (; popped < pushed; ++popped) ASSERT_EQ(**queue.Pop(absl::ZeroDuration()), popped);
+  EXPECT_FALSE(queue.Pop(absl::ZeroDuration()).has_value());
+}
+
 TEST(BoundedQueueTest, CloseRefusesNewItemsAndKeepsTheQueuedOnes) {
   BoundedQueue<int> queue(4);
   EXPECT_EQ(queue.TryPush(7), BoundedQueue<int>::PushResult::kOk);

@@ -1,5 +1,5 @@
 // Counts allocations of the engine thread while sequences decode steadily. A program of its own,
-// because counting replaces operator new.
+// because counting replaces malloc.
 
 #include <optional>
 

@@ -41,7 +41,7 @@ TEST(SequenceAttentionTest, StreamingLlmSeesPositionsInsideTheCache) {
     params.token_budget = kBudget;
     FakeSequence sequence({.dtype = DType::kF32, .rope = rope_config}, params, 128);
     const auto created = SequenceAttention::Create(params, sequence.resources(), sequence.store(),
-                                                   sequence.NewSelector());
+                                                   sequence.NewSelector(), /*max_tokens=*/512);
     ASSERT_TRUE(created.ok()) << created.status();
     SequenceAttention& attention = **created;
     sequence.Prefill(nullptr, kPrompt);
@@ -76,7 +76,7 @@ TEST(SequenceAttentionTest, NoQueryIsMovedWhileNothingIsEvicted) {
   params.token_budget = 20;
   FakeSequence sequence({}, params, 64);
   const auto created = SequenceAttention::Create(params, sequence.resources(), sequence.store(),
-                                                 sequence.NewSelector());
+                                                 sequence.NewSelector(), /*max_tokens=*/512);
   ASSERT_TRUE(created.ok()) << created.status();
   sequence.Prefill(nullptr, 19);
   sequence.Decode(nullptr);
@@ -91,7 +91,7 @@ TEST(SequenceAttentionTest, APolicysDenseLayersAreCountedAsSuch) {
   params.token_budget = 48;
   FakeSequence sequence({.num_layers = 3}, params, 128);
   const auto created = SequenceAttention::Create(params, sequence.resources(), sequence.store(),
-                                                 sequence.NewSelector());
+                                                 sequence.NewSelector(), /*max_tokens=*/512);
   ASSERT_TRUE(created.ok()) << created.status();
   SequenceAttention& attention = **created;
   sequence.Prefill(nullptr, 99);

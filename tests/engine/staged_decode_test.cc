@@ -278,7 +278,8 @@ TEST(StagedDeviceTest, RefusesASequenceThatHasNoRoom) {
   const auto layout = LoadTiny({})->kv_store().layout();
   const int64_t two_blocks = 2 * static_cast<int64_t>(layout.block_bytes()) + 63;
   auto model = LoadTiny({.staged = KvStore::StagedOptions{.device_capacity_bytes = two_blocks}});
-  const auto state = model->runner().NewState(Params(AttentionPolicy::kExact), /*num_forks=*/0);
+  const auto state = model->runner().NewState(Params(AttentionPolicy::kExact), /*max_tokens=*/500,
+                                              /*num_forks=*/0);
   EXPECT_EQ(state.status().code(), absl::StatusCode::kResourceExhausted) << state.status();
   EXPECT_EQ(model->runner().device_kv_used_bytes(), 0);
 }

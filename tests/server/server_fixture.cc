@@ -53,6 +53,7 @@ TestServer::TestServer(Options options)
       service_({.lifecycle = &lifecycle_,
                 .preparer = &preparer_,
                 .streams = &streams_,
+                .write_threads = &write_threads_,
                 .metrics = &metrics_,
                 .clock = &clock_},
                options.service),

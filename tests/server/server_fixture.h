@@ -18,6 +18,7 @@
 #include "server/lifecycle.h"
 #include "server/open_streams.h"
 #include "server/request_preparer.h"
+#include "server/write_threads.h"
 #include "tests/testing/byte_tokenizer.h"
 #include "tests/testing/fake_chat_template.h"
 #include "tests/testing/fake_engine.h"
@@ -77,6 +78,7 @@ class TestServer {
  private:
   Metrics metrics_;
   RealClock clock_;
+  WriteThreads write_threads_;
   FakeEngine engine_;
   ByteTokenizer tokenizer_;
   FakeChatTemplate chat_template_;

@@ -30,6 +30,23 @@ std::optional<StreamEvent> Pop(StreamQueue& queue) {
   return queue.Pop(&event) ? std::optional<StreamEvent>(std::move(event)) : std::nullopt;
 }
 
+// What the oldest event must be.
+OutputChunk PopChunk(StreamQueue& queue) {
+  const std::optional<StreamEvent> event = Pop(queue);
+  EXPECT_TRUE(event && event->kind == StreamEvent::Kind::kChunk);
+  return event ? event->chunk : OutputChunk();
+}
+FinishedOutput PopFinished(StreamQueue& queue) {
+  const std::optional<StreamEvent> event = Pop(queue);
+  EXPECT_TRUE(event && event->kind == StreamEvent::Kind::kFinished);
+  return event ? event->finished : FinishedOutput();
+}
+size_t PopPromptLogprobs(StreamQueue& queue) {
+  const std::optional<StreamEvent> event = Pop(queue);
+  EXPECT_TRUE(event && event->kind == StreamEvent::Kind::kPromptLogprobs);
+  return event ? event->prompt_logprobs.size() : 0;
+}
+
 constexpr size_t kRoomy = size_t{1} << 30;
 
 TEST(StreamQueueTest, DeltasOfOneCompletionJoinAndKeepTheirOrder) {
@@ -40,13 +57,13 @@ TEST(StreamQueueTest, DeltasOfOneCompletionJoinAndKeepTheirOrder) {
   queue.Push(Finished(1));
   queue.Push(Chunk(0, "c"));
   queue.Push(Finished(0));
-  const auto first = std::get<OutputChunk>(*Pop(queue));
+  const OutputChunk first = PopChunk(queue);
   EXPECT_EQ(first.index, 0);
   EXPECT_EQ(first.text, "abc");
   EXPECT_EQ(first.token_ids.size(), 3);
-  EXPECT_EQ(std::get<OutputChunk>(*Pop(queue)).text, "x");
-  EXPECT_EQ(std::get<FinishedOutput>(*Pop(queue)).index, 1);
-  EXPECT_EQ(std::get<FinishedOutput>(*Pop(queue)).index, 0);
+  EXPECT_EQ(PopChunk(queue).text, "x");
+  EXPECT_EQ(PopFinished(queue).index, 1);
+  EXPECT_EQ(PopFinished(queue).index, 0);
   EXPECT_FALSE(Pop(queue));
   EXPECT_EQ(queue.bytes(), 0);
 }
@@ -60,9 +77,11 @@ TEST(StreamQueueTest, OnlyTheNewestProgressIsKept) {
   }
   queue.Push(std::vector<PositionLogprobs>(2));
   queue.Push(std::vector<PositionLogprobs>(3));
-  EXPECT_EQ(std::get<PrefillProgress>(*Pop(queue)).processed_tokens, 3);
-  EXPECT_EQ(std::get<std::vector<PositionLogprobs>>(*Pop(queue)).size(), 2);
-  EXPECT_EQ(std::get<std::vector<PositionLogprobs>>(*Pop(queue)).size(), 3);
+  const std::optional<StreamEvent> progress = Pop(queue);
+  ASSERT_TRUE(progress && progress->kind == StreamEvent::Kind::kProgress);
+  EXPECT_EQ(progress->progress.processed_tokens, 3);
+  EXPECT_EQ(PopPromptLogprobs(queue), 2);
+  EXPECT_EQ(PopPromptLogprobs(queue), 3);
 }
 
 TEST(StreamQueueTest, JoinedDeltasStayWellBelowWhatClientsReceive) {
@@ -71,7 +90,7 @@ TEST(StreamQueueTest, JoinedDeltasStayWellBelowWhatClientsReceive) {
   for (int i = 0; i < 3000; ++i) queue.Push(Chunk(0, kilobyte));
   size_t bytes = 0;
   while (const auto event = Pop(queue)) {
-    const auto& chunk = std::get<OutputChunk>(*event);
+    const auto& chunk = event->chunk;
     EXPECT_LE(chunk.text.size(), size_t{300} << 10);
     bytes += chunk.text.size();
   }
@@ -92,9 +111,11 @@ TEST(StreamQueueTest, ManyWaitingEventsKeepTheirOrder) {
       const std::optional<StreamEvent> event = Pop(queue);
       ASSERT_TRUE(event);
       if (popped % 2 == 0) {
-        EXPECT_EQ(std::get<OutputChunk>(*event).text, std::to_string(popped));
+        EXPECT_EQ(event->kind, StreamEvent::Kind::kChunk);
+        EXPECT_EQ(event->chunk.text, std::to_string(popped));
       } else {
-        EXPECT_EQ(std::get<FinishedOutput>(*event).index, popped);
+        EXPECT_EQ(event->kind, StreamEvent::Kind::kFinished);
+        EXPECT_EQ(event->finished.index, popped);
       }
     }
   }
@@ -117,7 +138,7 @@ TEST(StreamQueueTest, AnEventHasNothingOfAnEarlierOne) {
     plain.text = "plain";
     queue.Push(plain);
     ASSERT_TRUE(queue.Pop(&event));
-    const auto& chunk = std::get<OutputChunk>(event);
+    const auto& chunk = event.chunk;
     EXPECT_EQ(chunk.index, 0);
     EXPECT_EQ(chunk.text, "plain");
     EXPECT_TRUE(chunk.token_ids.empty());
@@ -156,7 +177,7 @@ TEST(StreamQueueTest, NothingIsLostBetweenThreads) {
   size_t tokens = 0;
   while (true) {
     const bool last_round = done;
-    while (const auto event = Pop(queue)) tokens += std::get<OutputChunk>(*event).token_ids.size();
+    while (const auto event = Pop(queue)) tokens += event->chunk.token_ids.size();
     if (last_round) break;
     std::this_thread::yield();
   }

@@ -1,18 +1,32 @@
 #include "tests/testing/allocation_counter.h"
 
+#include <cerrno>
 #include <cstdlib>
-#include <new>
+
+// glibc's own functions under the names that it exports for those who replace them.
+extern "C" {
+void* __libc_malloc(size_t bytes);
+void* __libc_calloc(size_t count, size_t bytes);
+void* __libc_realloc(void* p, size_t bytes);
+void* __libc_memalign(size_t alignment, size_t bytes);
+}
 
 namespace tokenbutler {
 namespace {
+
 thread_local size_t allocated_bytes = 0;
 thread_local size_t allocations = 0;
 
-void* Allocate(size_t bytes) {
+void Count(size_t bytes) {
   allocated_bytes += bytes;
   ++allocations;
-  return std::malloc(bytes == 0 ? 1 : bytes);
 }
+
+void* Align(size_t alignment, size_t bytes) {
+  Count(bytes);
+  return __libc_memalign(alignment, bytes);
+}
+
 }  // namespace
 
 AllocationCounter::AllocationCounter()
@@ -22,21 +36,34 @@ size_t AllocationCounter::num_allocations() const { return allocations - begin_a
 
 }  // namespace tokenbutler
 
-void* operator new(size_t bytes) {
-  void* p = tokenbutler::Allocate(bytes);
-  if (p == nullptr) throw std::bad_alloc();
-  return p;
+extern "C" {
+
+void* malloc(size_t bytes) noexcept {
+  tokenbutler::Count(bytes);
+  return __libc_malloc(bytes);
 }
-void* operator new[](size_t bytes) { return operator new(bytes); }
-void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
-  return tokenbutler::Allocate(bytes);
+
+void* calloc(size_t count, size_t bytes) noexcept {
+  tokenbutler::Count(count * bytes);
+  return __libc_calloc(count, bytes);
 }
-void* operator new[](size_t bytes, const std::nothrow_t&) noexcept {
-  return tokenbutler::Allocate(bytes);
+
+void* realloc(void* p, size_t bytes) noexcept {
+  tokenbutler::Count(bytes);
+  return __libc_realloc(p, bytes);
 }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete[](void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
-void operator delete[](void* p, size_t) noexcept { std::free(p); }
-void operator delete(void* p, const std::nothrow_t&) noexcept { std::free(p); }
-void operator delete[](void* p, const std::nothrow_t&) noexcept { std::free(p); }
+
+void* memalign(size_t alignment, size_t bytes) noexcept {
+  return tokenbutler::Align(alignment, bytes);
+}
+
+void* aligned_alloc(size_t alignment, size_t bytes) noexcept {
+  return tokenbutler::Align(alignment, bytes);
+}
+
+int posix_memalign(void** p, size_t alignment, size_t bytes) noexcept {
+  *p = tokenbutler::Align(alignment, bytes);
+  return *p == nullptr && bytes > 0 ? ENOMEM : 0;
+}
+
+}  // extern "C"

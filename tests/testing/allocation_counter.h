@@ -4,8 +4,9 @@
 
 namespace tokenbutler {
 
-// What operator new handed out on this thread while the object lived. Link allocation_counter.cc,
-// which replaces the global operator new.
+// What malloc and its kin, and so operator new, handed out on this thread while the object lived:
+// to our own code and to every library that the program uses. Link allocation_counter.cc, which
+// replaces them (glibc).
 class AllocationCounter {
  public:
   AllocationCounter();

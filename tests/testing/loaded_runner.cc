@@ -53,7 +53,8 @@ BlockTable LoadedRunner::NewSequence(int num_tokens, const AttentionParams& atte
 
 std::unique_ptr<SequenceState> LoadedRunner::NewState(const AttentionParams& attention) {
   if (!attention.sparse()) return nullptr;
-  auto state = runner_->NewState(attention, /*num_forks=*/0);
+  const int max_tokens = kv_store_->num_blocks() * kv_store_->layout().block_size;
+  auto state = runner_->NewState(attention, max_tokens, /*num_forks=*/0);
   ThrowIfError(state.status());
   return *std::move(state);
 }

@@ -158,7 +158,7 @@ StateLayout ScriptedRunner::state_layout(const AttentionParams& params) const {
 }
 
 absl::StatusOr<std::unique_ptr<SequenceState>> ScriptedRunner::NewState(
-    const AttentionParams& params, int num_forks) {
+    const AttentionParams& params, int /*max_tokens*/, int num_forks) {
   if (before_state) RETURN_IF_ERROR(before_state(params));
   if (num_device_states_ + 1 + num_forks > device_states) {
     return ResourceExhaustedError("the device tier has no room for {} states", 1 + num_forks);
@@ -193,10 +193,10 @@ absl::StatusOr<std::unique_ptr<SequenceState>> ScriptedRunner::NewObserver(
 }
 
 absl::StatusOr<std::unique_ptr<SequenceState>> ScriptedRunner::ContinueState(
-    const SequenceState& observer, int num_forks) {
+    const SequenceState& observer, int max_tokens, int num_forks) {
   const State& watched = static_cast<const State&>(observer);
   if (watched.kind() != State::Kind::kObserves) return InternalError("not an observer");
-  return NewState(watched.params(), num_forks);
+  return NewState(watched.params(), max_tokens, num_forks);
 }
 
 absl::Status ScriptedRunner::AdoptRows(const BlockTable& table, SequenceState* state) {

@@ -63,7 +63,7 @@ class ScriptedRunner : public ModelRunner {
   absl::Status CheckAttention(const AttentionParams& params) const override;
   StateLayout state_layout(const AttentionParams& params) const override;
   absl::StatusOr<std::unique_ptr<SequenceState>> NewState(const AttentionParams& params,
-                                                          int num_forks) override;
+                                                          int max_tokens, int num_forks) override;
   absl::StatusOr<std::unique_ptr<SequenceState>> ForkState(const SequenceState& state) override;
   absl::StatusOr<std::unique_ptr<SequenceState>> NewIdleState(
       const AttentionParams& params) override;
@@ -72,6 +72,7 @@ class ScriptedRunner : public ModelRunner {
   absl::StatusOr<std::unique_ptr<SequenceState>> NewObserver(
       const AttentionParams& params) override;
   absl::StatusOr<std::unique_ptr<SequenceState>> ContinueState(const SequenceState& observer,
+                                                               int max_tokens,
                                                                int num_forks) override;
   // Copies the block's hashes into the records.
   absl::Status AdoptRows(const BlockTable& table, SequenceState* state) override;
