@@ -46,7 +46,7 @@ struct ServerConfig {
   bool kv_prefault = false;
   EngineConfig engine;
   // How requests attend that do not say: the flags as given, and what they amount to. Another model
-  // may still refuse that (main.cc).
+  // may still refuse that (model_stack.cc).
   AttentionOptions attention_flags;
   AttentionParams attention;
   double recall_probe_rate = 0.01;

@@ -15,7 +15,7 @@ CLEAN_TREE = {
     "engine/request.h": '#pragma once\n\n#include "offload/kv_layout.h"\n',
     "engine/prefill_math.cc": '#include <ATen/core/Tensor.h>\n\n#include "engine/request.h"\n',
     "engine/kernels/cuda/linear.cu": "#include <cuda_runtime.h>\n",
-    "server/main.cc": '#include <grpcpp/grpcpp.h>\n\n#include "engine/request.h"\n#include "offload/kv_layout.h"\n',
+    "server/model_stack.cc": '#include <grpcpp/grpcpp.h>\n\n#include "engine/request.h"\n#include "offload/kv_layout.h"\n',
     "tests/base/status_test.cc": '#include "base/status.h"\n',
 }
 
