@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -67,7 +68,16 @@ class EnginePoliciesTest : public ::testing::TestWithParam<ModelCase> {
     if (!std::filesystem::exists(GetParam().path)) {
       GTEST_SKIP() << GetParam().path << " is not there: " << GetParam().how_to_get_it << ".";
     }
-    auto loaded = LoadedRunner::Load(GetParam().path, {.num_blocks = 1500});
+    Start(std::nullopt);
+  }
+
+  // An engine over the model, in place of the one before.
+  void Start(const std::optional<KvStore::StagedOptions>& staged) {
+    engine_.reset();
+    LoadedRunner::Options options;
+    options.num_blocks = 1500;
+    options.staged = staged;
+    auto loaded = LoadedRunner::Load(GetParam().path, options);
     ASSERT_TRUE(loaded.ok()) << loaded.status();
     model_ = *std::move(loaded);
     tokenizer_ = std::make_unique<NumberTokenizer>(model_->vocab_size());
@@ -143,9 +153,39 @@ class EnginePoliciesTest : public ::testing::TestWithParam<ModelCase> {
     EXPECT_TRUE(sink->status().ok()) << sink->status();
     return sink->token_ids();
   }
+  // At least eight requests, every attention among them, prompts of different lengths.
+  std::vector<GenerationRequest> MixedRequests() {
+    const std::vector<AttentionParams> all = EveryAttention();
+    EXPECT_GE(all.size(), 6);
+    std::vector<GenerationRequest> requests;
+    for (size_t i = 0; i < std::max<size_t>(8, all.size()); ++i) {
+      const int prompt = GetParam().prompt_tokens - 7 * static_cast<int>(i);
+      requests.push_back(Ask(prompt, all[i % all.size()], static_cast<uint32_t>(i)));
+    }
+    return requests;
+  }
+  std::vector<std::vector<int32_t>> RunOneByOne(std::vector<GenerationRequest> requests) {
+    std::vector<std::vector<int32_t>> tokens;
+    for (GenerationRequest& request : requests) {
+      tokens.push_back(Run(request));
+      EXPECT_EQ(tokens.back().size(), GetParam().new_tokens);
+    }
+    return tokens;
+  }
+  void ExpectTogether(const std::vector<GenerationRequest>& requests,
+                      const std::vector<std::vector<int32_t>>& expected) {
+    std::vector<std::shared_ptr<RecordingSink>> sinks;
+    for (const GenerationRequest& request : requests) sinks.push_back(Submit(request));
+    for (size_t i = 0; i < requests.size(); ++i) {
+      ASSERT_TRUE(sinks[i]->WaitDone(absl::Minutes(5)));
+      EXPECT_TRUE(sinks[i]->status().ok()) << sinks[i]->status();
+      EXPECT_EQ(sinks[i]->token_ids(), expected[i]) << PolicyName(requests[i].attention.policy);
+    }
+  }
   void ExpectIdle() {
     ASSERT_TRUE(engine_->WaitUntilIdle(absl::Minutes(1)));
     EXPECT_EQ(pool_->num_used(), 0);
+    EXPECT_EQ(metrics_.kv_device_used_bytes.Value(), 0);
   }
 
   std::unique_ptr<LoadedRunner> model_;
@@ -158,32 +198,36 @@ class EnginePoliciesTest : public ::testing::TestWithParam<ModelCase> {
 };
 
 TEST_P(EnginePoliciesTest, AMixedBatchGivesTheTokensThatEachGivesAlone) {
-  const std::vector<AttentionParams> all = EveryAttention();
-  ASSERT_GE(all.size(), 6);
-  std::vector<GenerationRequest> requests;
-  const size_t count = std::max<size_t>(8, all.size());
-  for (size_t i = 0; i < count; ++i) {
-    const int prompt = GetParam().prompt_tokens - 7 * static_cast<int>(i);
-    requests.push_back(Ask(prompt, all[i % all.size()], static_cast<uint32_t>(i)));
+  std::vector<GenerationRequest> requests = MixedRequests();
+  const std::vector<std::vector<int32_t>> alone = RunOneByOne(requests);
+  ExpectTogether(requests, alone);
+  ExpectIdle();
+  for (GenerationRequest& request : requests) request.attention = {};
+  EXPECT_NE(RunOneByOne(requests), alone) << "no policy has left anything out";
+  ExpectIdle();
+}
+
+// The device tier is a memory of its own; whatever is fetched when, beside whomever, each request
+// gets the tokens that it gets alone where the device is the host.
+TEST_P(EnginePoliciesTest, AMixedBatchOverStagedGivesTheTokensOfEachAloneOverDirect) {
+  const std::vector<GenerationRequest> requests = MixedRequests();
+  const std::vector<std::vector<int32_t>> alone = RunOneByOne(requests);
+  Start(KvStore::StagedOptions{.device_capacity_bytes = int64_t{1} << 30});
+  ExpectTogether(requests, alone);
+  ExpectIdle();
+  EXPECT_GT(metrics_.kv_transfer_bytes_total.fetch.Value(), 0) << "nothing was fetched";
+  EXPECT_GT(metrics_.kv_transfer_bytes_total.write_back.Value(), 0) << "nothing went back";
+
+  // So small that requests have to wait for room in it: a block's worth more than the largest
+  // needs.
+  int64_t largest = 0;
+  for (const GenerationRequest& request : requests) {
+    if (!request.attention.sparse()) continue;
+    const auto state = model_->NewState(request.attention);
+    largest = std::max(largest, model_->runner().device_kv_used_bytes());
   }
-  std::vector<std::vector<int32_t>> alone;
-  for (GenerationRequest request : requests) {
-    request.request_id += "alone";
-    alone.push_back(Run(request));
-    ASSERT_EQ(alone.back().size(), GetParam().new_tokens);
-  }
-  std::vector<std::shared_ptr<RecordingSink>> sinks;
-  for (const GenerationRequest& request : requests) sinks.push_back(Submit(request));
-  int num_unlike_dense = 0;
-  for (size_t i = 0; i < count; ++i) {
-    ASSERT_TRUE(sinks[i]->WaitDone(absl::Minutes(5)));
-    EXPECT_EQ(sinks[i]->token_ids(), alone[i]) << PolicyName(requests[i].attention.policy);
-    GenerationRequest dense = requests[i];
-    dense.request_id += "dense";
-    dense.attention = {};
-    num_unlike_dense += Run(dense) != alone[i];
-  }
-  EXPECT_GT(num_unlike_dense, 0) << "no policy has left anything out";
+  Start(KvStore::StagedOptions{.device_capacity_bytes = largest + (1 << 16)});
+  ExpectTogether(requests, alone);
   ExpectIdle();
 }
 

@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "tests/server/server_fixture.h"
 #include "tests/server/server_process.h"
+#include "tests/server/tiny_predictor_file.h"
 #include "tests/testing/temporary_folder.h"
 #include "tests/testing/tiny_model.h"
 
@@ -24,10 +25,15 @@ using ::testing::Not;
 class TinyServerTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    WriteTinyModel(folder_.path() / "tiny");
-    server_ = std::make_unique<ServerProcess>(
-        (folder_.path() / "tiny").string(),
-        std::vector<std::string>{"--kv-capacity", "16MiB", "--shutdown-grace", "60s"});
+    WriteTinyModel(model_path());
+    Start({});
+  }
+  std::string model_path() const { return (folder_.path() / "tiny").string(); }
+
+  // A server with these flags, in place of the one before.
+  void Start(std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--kv-capacity", "16MiB", "--shutdown-grace", "60s"});
+    server_ = std::make_unique<ServerProcess>(model_path(), flags);
     ASSERT_TRUE(server_->WaitUntilServing()) << server_->process().output();
     stub_ = v1::InferenceService::NewStub(server_->NewChannel());
   }
@@ -206,6 +212,56 @@ TEST_F(TinyServerTest, TheOtherMethods) {
   if (aborted.aborted_request_ids_size() == 1) {  // it may have been quicker
     EXPECT_EQ(last.finished().reason(), v1::FINISH_REASON_CANCELLED);
   }
+  ExpectIdle();
+  server_->process().Signal(SIGTERM);
+  ExpectCleanEnd();
+}
+
+// The learned policy from a file to the text, and requests that want another one.
+TEST_F(TinyServerTest, ServesByThePredictorOfAFile) {
+  const std::string predictor = (folder_.path() / "predictor.safetensors").string();
+  WriteTinyPredictor(predictor, model_path());
+  constexpr int kBudget = 64;
+  Start({"--policy", "tokenbutler", "--predictor", predictor, "--token-budget",
+         std::to_string(kBudget), "--sink-tokens", "4", "--local-window", "16", "--block-size",
+         "16"});
+  {
+    grpc::ClientContext context;
+    v1::GetServerInfoResponse info;
+    ASSERT_TRUE(stub_->GetServerInfo(&context, {}, &info).ok());
+    EXPECT_EQ(info.attention().policy(), "tokenbutler");
+    EXPECT_EQ(info.attention().token_budget(), kBudget);
+  }
+  constexpr int kPrompt = 200;
+  v1::GenerateRequest request = Ids(kPrompt, 40);
+  request.mutable_sampling()->set_temperature(0);
+  const auto attended = [](const StreamResult& result) {
+    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+    EXPECT_EQ(result.num_tokens(), 40);
+    EXPECT_FALSE(result.text().empty());
+    const v1::Finished finished = result.finished().at(0);
+    return finished.has_offload() ? finished.offload().mean_tokens_attended() : -1;
+  };
+  const StreamResult served = Generate(request);
+  EXPECT_EQ(attended(served), kBudget);
+
+  request.mutable_attention()->set_policy("dense");
+  const StreamResult dense = Generate(request);
+  EXPECT_EQ(attended(dense), -1);
+  EXPECT_NE(served.text(), dense.text()) << "nothing was left out";
+
+  request.mutable_attention()->set_policy("sketch");
+  EXPECT_EQ(attended(Generate(request)), kBudget);
+
+  // The same policy with room for everything is dense attention.
+  request.mutable_attention()->set_policy("tokenbutler");
+  request.mutable_attention()->set_token_budget(kTinyModelLen);
+  const StreamResult all = Generate(request);
+  EXPECT_GT(attended(all), kPrompt);
+  EXPECT_EQ(all.text(), dense.text());
+  // And the server's own policy is what it was.
+  request.clear_attention();
+  EXPECT_EQ(Generate(request).text(), served.text());
   ExpectIdle();
   server_->process().Signal(SIGTERM);
   ExpectCleanEnd();
