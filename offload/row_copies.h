@@ -18,22 +18,21 @@ struct RowTarget {
   int row = 0;
 };
 
-// Bytes of one token in one layer and KV head: its K row and its V row.
-inline size_t TokenRowBytes(const KvLayout& layout) { return 2 * layout.row_bytes(); }
-
-// A K row and a V row.
-inline constexpr size_t kCopiesPerRow = 2;
+// How many copies a run of rows takes: K rows, V rows and, where rows have them, their scales.
+inline size_t CopiesPerRow(const KvLayout& layout) { return layout.has_scales() ? 3 : 2; }
 
 // Appends the copies of `num_rows` consecutive tokens of one layer and KV head.
 inline void AppendRowCopies(const KvLayout& layout, int layer, int kv_head, RowSource from,
                             RowTarget to, int num_rows, std::vector<RowCopy>* copies) {
-  const size_t bytes = layout.row_bytes();
-  for (const size_t offset :
-       {layout.key_offset(layer, kv_head), layout.value_offset(layer, kv_head)}) {
+  const auto append = [&](size_t offset, size_t bytes) {
     copies->push_back({.from = from.block + offset + static_cast<size_t>(from.row) * bytes,
                        .to = to.block + offset + static_cast<size_t>(to.row) * bytes,
                        .bytes = static_cast<size_t>(num_rows) * bytes});
-  }
+  };
+  append(layout.key_offset(layer, kv_head), layout.row_bytes());
+  append(layout.value_offset(layer, kv_head), layout.row_bytes());
+  if (!layout.has_scales()) return;
+  append(layout.scale_offset(layer, kv_head), layout.token_scale_bytes());
 }
 
 }  // namespace tokenbutler

@@ -8,7 +8,7 @@ namespace tokenbutler {
 
 WriteBack::WriteBack(const KvLayout& layout, Transfers* transfers, OffloadCounters* counters)
     : layout_(layout), transfers_(transfers), counters_(counters) {
-  copies_.reserve(kCopiesPerRow * static_cast<size_t>(layout.num_layers) *
+  copies_.reserve(CopiesPerRow(layout) * static_cast<size_t>(layout.num_layers) *
                   static_cast<size_t>(layout.num_kv_heads));
 }
 

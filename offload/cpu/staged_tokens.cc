@@ -164,7 +164,7 @@ absl::StatusOr<std::unique_ptr<ResidentTokens>> StagedTokens::Fork() const {
 
 void StagedTokens::Reserve() {
   const size_t most = static_cast<size_t>(std::max(options_.token_budget, options_.candidates));
-  copies_.reserve(kCopiesPerRow * most * static_cast<size_t>(layout_.num_kv_heads));
+  copies_.reserve(CopiesPerRow(layout_) * most * static_cast<size_t>(layout_.num_kv_heads));
   plan_.found.reserve(most);
   plan_.fetches.reserve(most);
   plan_.evictions.reserve(static_cast<size_t>(NumSlots(options_)));
@@ -326,7 +326,7 @@ void StagedTokens::ListRows(int kv_head, absl::Span<const int32_t> tokens, Middl
     } else {
       // More tokens than slots: read in place.
       rows->push_back(num_device_blocks_ * layout_.block_size + tokens[i]);
-      counters_.host_to_device_bytes += static_cast<int64_t>(TokenRowBytes(layout_));
+      counters_.host_to_device_bytes += static_cast<int64_t>(layout_.token_row_bytes());
     }
   }
   ListPlaces(tokens.subspan(middle.end), rows);

@@ -107,6 +107,41 @@ TEST(KvStoreTest, RowsOfEveryTokenLayerAndHeadAreDisjointAndWhereTheLayoutSays) 
   EXPECT_EQ(bases.size(), 1) << "only the blocks that hold the asked tokens";
 }
 
+TEST(KvLayoutTest, ScalesOfInt8RowsFollowTheRowsOfTheirHeadOnCacheLinesOfTheirOwn) {
+  for (const int head_dim : {5, 64}) {
+    for (const int block_size : {1, 4, 20, 128}) {
+      KvLayout layout = SmallLayout();
+      layout.head_dim = head_dim;
+      layout.block_size = block_size;
+      layout.dtype = DType::kI8;
+      EXPECT_EQ(layout.token_row_bytes(), 2 * (head_dim + sizeof(float)));
+      EXPECT_EQ(layout.token_bytes(), 2 * layout.num_kv_heads * layout.token_row_bytes());
+      size_t end = 0;
+      for (int layer = 0; layer < layout.num_layers; ++layer) {
+        for (int head = 0; head < layout.num_kv_heads; ++head) {
+          EXPECT_EQ(layout.key_offset(layer, head), (end + 63) / 64 * 64);
+          const size_t values = layout.value_offset(layer, head);
+          EXPECT_EQ(values, layout.key_offset(layer, head) + block_size * layout.row_bytes());
+          const size_t scales = layout.scale_offset(layer, head);
+          EXPECT_EQ(scales, (values + block_size * layout.row_bytes() + 63) / 64 * 64);
+          end = scales + block_size * 2 * sizeof(float);
+        }
+      }
+      EXPECT_EQ(layout.block_bytes(), (end + 63) / 64 * 64);
+    }
+  }
+}
+
+TEST(KvLayoutTest, RowsWithoutScalesFillTheBlock) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    KvLayout layout = SmallLayout();
+    layout.dtype = dtype;
+    EXPECT_EQ(layout.token_scale_bytes(), 0);
+    EXPECT_EQ(layout.block_bytes(), layout.block_size * layout.token_bytes());
+    EXPECT_EQ(layout.token_bytes(), 2 * 3 * 2 * layout.row_bytes());
+  }
+}
+
 TEST(KvStoreTest, CopyBlockCopiesEveryRowAndNothingElse) {
   const KvLayout layout = SmallLayout();
   auto store = KvStore::Create(layout, {.capacity_bytes = 3 * 960});

@@ -26,12 +26,13 @@ struct NamedRow {
   bool operator==(const NamedRow&) const = default;
 };
 
-inline KvLayout NamedRowLayout(int block_size) {
+// int8 rows are named bytewise and have scales that name them once more.
+inline KvLayout NamedRowLayout(int block_size, DType dtype = DType::kF32) {
   return {.num_layers = 3,
           .num_kv_heads = 2,
-          .head_dim = sizeof(NamedRow) / sizeof(float),
+          .head_dim = static_cast<int>(sizeof(NamedRow) / DTypeBytes(dtype)),
           .block_size = block_size,
-          .dtype = DType::kF32};
+          .dtype = dtype};
 }
 
 inline std::byte* RowAt(const KvLayout& layout, std::byte* block, int layer, int kv_head,
@@ -39,6 +40,16 @@ inline std::byte* RowAt(const KvLayout& layout, std::byte* block, int layer, int
   return block +
          (is_value ? layout.value_offset(layer, kv_head) : layout.key_offset(layer, kv_head)) +
          static_cast<size_t>(row) * layout.row_bytes();
+}
+
+inline std::byte* ScaleAt(const KvLayout& layout, std::byte* block, int layer, int kv_head,
+                          bool is_value, int row) {
+  return block + layout.scale_offset(layer, kv_head) +
+         static_cast<size_t>(row) * layout.token_scale_bytes() + (is_value ? sizeof(float) : 0);
+}
+
+inline float ScaleOf(const NamedRow& row) {
+  return static_cast<float>(row.token * 12 + row.layer * 4 + row.kv_head * 2 + row.is_value);
 }
 
 // `first_name`: what the sequence's token 0 is called.
@@ -49,8 +60,23 @@ inline void WriteToken(const KvLayout& layout, std::byte* block, int layer, int 
       const NamedRow row{first_name + token, layer, h, is_value};
       std::memcpy(RowAt(layout, block, layer, h, is_value != 0, token % layout.block_size), &row,
                   sizeof(row));
+      if (!layout.has_scales()) continue;
+      const float scale = ScaleOf(row);
+      std::memcpy(ScaleAt(layout, block, layer, h, is_value != 0, token % layout.block_size),
+                  &scale, sizeof(scale));
     }
   }
+}
+
+// The row and its scale, if it has one; all -2 when they do not belong together.
+inline NamedRow ReadRow(const KvLayout& layout, std::byte* block, int layer, int kv_head,
+                        bool is_value, int row) {
+  NamedRow named;
+  std::memcpy(&named, RowAt(layout, block, layer, kv_head, is_value, row), sizeof(named));
+  if (!layout.has_scales()) return named;
+  float scale = 0;
+  std::memcpy(&scale, ScaleAt(layout, block, layer, kv_head, is_value, row), sizeof(scale));
+  return scale == ScaleOf(named) ? named : NamedRow{-2, -2, -2, -2};
 }
 
 // The names of the tokens that a view shows to a KV head; -2 for a row that is not what it should
@@ -61,11 +87,8 @@ inline std::vector<int32_t> TokensOf(const KvLayout& layout, const ResidentView&
   for (int i = 0; i < view.num_rows[kv_head]; ++i) {
     const int32_t row = view.rows[kv_head][i];
     auto* block = const_cast<std::byte*>(view.blocks[row / layout.block_size]);
-    NamedRow key, value;
-    std::memcpy(&key, RowAt(layout, block, layer, kv_head, false, row % layout.block_size),
-                sizeof(key));
-    std::memcpy(&value, RowAt(layout, block, layer, kv_head, true, row % layout.block_size),
-                sizeof(value));
+    const NamedRow key = ReadRow(layout, block, layer, kv_head, false, row % layout.block_size);
+    const NamedRow value = ReadRow(layout, block, layer, kv_head, true, row % layout.block_size);
     const bool is_right = key == NamedRow{key.token, layer, kv_head, 0} &&
                           value == NamedRow{key.token, layer, kv_head, 1};
     tokens.push_back(is_right ? key.token : -2);
@@ -197,10 +220,8 @@ class HandWrittenSequence {
   void ExpectRow(std::byte* block, int token, int layer) {
     for (int h = 0; h < layout_.num_kv_heads; ++h) {
       for (const int is_value : {0, 1}) {
-        NamedRow row;
-        std::memcpy(&row,
-                    RowAt(layout_, block, layer, h, is_value != 0, token % layout_.block_size),
-                    sizeof(row));
+        const NamedRow row =
+            ReadRow(layout_, block, layer, h, is_value != 0, token % layout_.block_size);
         ASSERT_EQ(row, (NamedRow{first_name_ + token, layer, h, is_value}))
             << "token " << token << " of " << num_tokens_ << " has row of " << row.token;
       }

@@ -72,7 +72,7 @@ struct Script {
 std::vector<std::vector<int32_t>> Converse(const Script& script, OffloadCounters* counters) {
   std::mt19937 random(script.seed);
   const int block_size = std::vector<int>{1, 4, 8}[random() % 3];
-  const KvLayout layout = NamedRowLayout(block_size);
+  const KvLayout layout = NamedRowLayout(block_size, random() % 4 == 0 ? DType::kI8 : DType::kF32);
   const auto edge = [&](int around) {
     return std::max(0, around + static_cast<int>(random() % 3) - 1);
   };
@@ -259,7 +259,7 @@ TEST_F(StagedTokensTest, APrefetchedTokenIsAHitAndItsBytesAreCountedAsSuch) {
   const int64_t before = counters().host_to_device_bytes;
   sequence_->resident().Prefetch(2, selection_);
   sequence_->resident().Prefetch(2, selection_);  // changes nothing
-  const int64_t rows = 2 * layout_.num_kv_heads * 2 * static_cast<int64_t>(layout_.row_bytes());
+  const int64_t rows = 2 * layout_.num_kv_heads * static_cast<int64_t>(layout_.token_row_bytes());
   EXPECT_EQ(counters().prefetch_issued, 1);
   EXPECT_EQ(counters().prefetched_bytes, rows);
   const ResidentView view = sequence_->resident().Fetch(2, selection_, /*may_defer=*/true);
