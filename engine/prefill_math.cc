@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/kernels/kv_row.h"
 #include "engine/kernels/linear.h"
 
 namespace tokenbutler {
@@ -34,10 +35,21 @@ float ToFloat(float x) { return x; }
 using tokenbutler::ToFloat;
 
 void Convert(const float* from, int count, float* to) { std::copy_n(from, count, to); }
-void Convert(const BF16* from, int count, BF16* to) { std::copy_n(from, count, to); }
 void Convert(const float* from, int count, BF16* to) { RoundToBf16(from, count, to); }
-void Convert(const BF16* from, int count, float* to) {
-  for (int i = 0; i < count; ++i) to[i] = ToFloat(from[i]);
+
+// Cached rows as what attention is computed in. [num_rows, head_dim]
+void ReadRows(const KvRows& rows, const KvLayout& layout, int num_rows, float* to) {
+  LoadKvRows(rows, layout, num_rows, to);
+}
+void ReadRows(const KvRows& rows, const KvLayout& layout, int num_rows, BF16* to) {
+  const int head_dim = layout.head_dim;
+  if (layout.dtype == DType::kBF16) {
+    std::copy_n(reinterpret_cast<const BF16*>(rows.data), num_rows * head_dim, to);
+    return;
+  }
+  std::vector<float> widened(static_cast<size_t>(num_rows) * head_dim);
+  LoadKvRows(rows, layout, num_rows, widened.data());
+  RoundToBf16(widened.data(), num_rows * head_dim, to);
 }
 
 template <typename T>
@@ -80,7 +92,8 @@ Attention FlashAttention(const at::Tensor& query, const at::Tensor& key, const a
   return {out.transpose(1, 2).contiguous(), lse.contiguous()};
 }
 
-// T: the compute dtype, of weights and KV cache. A: the dtype that attention is computed in.
+// T: the compute dtype, of the weights. A: the dtype that attention is computed in. The KV cache
+// may have any: its rows are widened, or rounded, to A.
 template <typename T, typename A>
 class LibTorchPrefillMath : public PrefillMath {
  public:
@@ -195,14 +208,12 @@ void LibTorchPrefillMath<T, A>::GatherCache(const TokenRows& rows, int layer, in
     const int block_begin = (first_block + task) * layout.block_size;
     const int token = std::max(first, block_begin);
     const int num_tokens = std::min(end, block_begin + layout.block_size) - token;
-    const int size = num_tokens * layout.head_dim;
-    const std::byte* from = blocks[first_block + task] + (token - block_begin) * layout.row_bytes();
+    const std::byte* block = blocks[first_block + task];
     for (int head = 0; head < layout.num_kv_heads; ++head) {
       const size_t to = head * head_size + static_cast<size_t>(token - first) * layout.head_dim;
-      const std::byte* key_rows = from + layout.key_offset(layer, head);
-      const std::byte* value_rows = from + layout.value_offset(layer, head);
-      Convert(reinterpret_cast<const T*>(key_rows), size, keys + to);
-      Convert(reinterpret_cast<const T*>(value_rows), size, values + to);
+      const int row = token - block_begin;
+      ReadRows(KeyRowsOf(layout, block, layer, head, row), layout, num_tokens, keys + to);
+      ReadRows(ValueRowsOf(layout, block, layer, head, row), layout, num_tokens, values + to);
     }
   });
 }

@@ -25,11 +25,11 @@ size_t NumLogitRows(const StepItem& item) {
 
 absl::Status CheckKvLayout(const KvLayout& layout, const KvLayout& wanted) {
   if (layout.num_layers != wanted.num_layers || layout.num_kv_heads != wanted.num_kv_heads ||
-      layout.head_dim != wanted.head_dim || layout.dtype != wanted.dtype) {
+      layout.head_dim != wanted.head_dim) {
     return InvalidArgumentError(
-        "the KV store has {} layers x {} KV heads x {} {}, must have {} x {} x {} {}",
-        layout.num_layers, layout.num_kv_heads, layout.head_dim, DTypeName(layout.dtype),
-        wanted.num_layers, wanted.num_kv_heads, wanted.head_dim, DTypeName(wanted.dtype));
+        "the KV store has {} layers x {} KV heads x {}, must have {} x {} x {}", layout.num_layers,
+        layout.num_kv_heads, layout.head_dim, wanted.num_layers, wanted.num_kv_heads,
+        wanted.head_dim);
   }
   return absl::OkStatus();
 }
@@ -60,11 +60,11 @@ absl::Status StepRunnerOptions::Validate() const {
   return absl::OkStatus();
 }
 
-KvLayout KvLayoutFor(const ModelConfig& config, DType compute_dtype) {
+KvLayout KvLayoutFor(const ModelConfig& config, DType kv_dtype) {
   return {.num_layers = config.num_layers,
           .num_kv_heads = config.num_kv_heads,
           .head_dim = config.head_dim,
-          .dtype = compute_dtype};
+          .dtype = kv_dtype};
 }
 
 StepRunner::StepRunner(ModelConfig config, ModelWeights weights, KvStore& kv_store,
@@ -85,7 +85,7 @@ absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::Create(ModelConfig confi
   const ModelConfig& model = runner->config_;
   ASSIGN_OR_RETURN(runner->transformer_, Transformer::Create(model, runner->weights_));
   const DType compute_dtype = runner->compute_dtype();
-  RETURN_IF_ERROR(CheckKvLayout(kv_store->layout(), KvLayoutFor(model, compute_dtype)));
+  RETURN_IF_ERROR(CheckKvLayout(kv_store->layout(), KvLayoutFor(model, kv_store->layout().dtype)));
   ASSIGN_OR_RETURN(Rope rope, Rope::Create(model.rope, model.head_dim, model.max_position));
   runner->rope_ = std::make_unique<Rope>(std::move(rope));
   for (const Predictor* predictor : {options.predictor.get(), options.pca.get()}) {

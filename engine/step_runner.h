@@ -38,8 +38,8 @@ struct StepRunnerOptions {
   absl::Status Validate() const;
 };
 
-// The layout of KV blocks that a model needs; the dtype is that of its matrices.
-KvLayout KvLayoutFor(const ModelConfig& config, DType compute_dtype);
+// The layout of KV blocks that a model needs, with rows of any dtype.
+KvLayout KvLayoutFor(const ModelConfig& config, DType kv_dtype);
 
 // Runs steps by computing them: the decode items together through our kernels, then each prefill
 // chunk through LibTorch. Owns the model and all workspaces. One thread (the engine's) calls Run

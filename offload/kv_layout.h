@@ -15,8 +15,8 @@ namespace tokenbutler {
 // dense attention twice as slow (docs/architecture.md).
 //
 // int8 rows have a float32 scale each: element i is scale * row[i]. Those of a layer and KV head
-// follow its rows, the two of a token side by side, so that a token that is gathered alone costs one
-// cache line for both; rows and scales begin on cache lines of their own:
+// follow its rows, the two of a token side by side, so that a token that is gathered alone costs
+// one cache line for both; rows and scales begin on cache lines of their own:
 //
 //   { K rows, V rows, scales: [block_size]{ of the K row, of the V row } }
 struct KvLayout {
@@ -38,8 +38,7 @@ struct KvLayout {
     return static_cast<size_t>(num_layers) * static_cast<size_t>(num_kv_heads) * token_row_bytes();
   }
   size_t head_bytes() const {
-    const size_t end =
-        scales_after_keys() + static_cast<size_t>(block_size) * token_scale_bytes();
+    const size_t end = scales_after_keys() + static_cast<size_t>(block_size) * token_scale_bytes();
     return has_scales() ? RoundUpToLine(end) : end;
   }
   size_t layer_bytes() const { return static_cast<size_t>(num_kv_heads) * head_bytes(); }

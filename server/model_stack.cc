@@ -150,7 +150,7 @@ absl::Status BuildEngine(const ServerConfig& config, LoadedModel model,
   // Before the KV cache's share is known: it gets of what is left.
   RETURN_IF_ERROR(
       LoadPredictorFiles(config.predictor_files, config.model_path, model.config, &runner));
-  KvLayout layout = KvLayoutFor(model.config, model.compute_dtype);
+  KvLayout layout = KvLayoutFor(model.config, config.kv_cache_dtype.value_or(model.compute_dtype));
   layout.block_size = config.block_size;
   ASSIGN_OR_RETURN(
       stack->kv_store,

@@ -75,6 +75,15 @@ absl::StatusOr<std::optional<DType>> ParseDType(const std::string& text) {
   return InvalidArgumentError("'{}' must be auto, bf16 or float32", text);
 }
 
+absl::StatusOr<std::optional<DType>> ParseKvCacheDType(const std::string& text) {
+  if (text == "auto") return std::optional<DType>();
+  if (text == "bf16" || text == "bfloat16") return std::optional<DType>(DType::kBF16);
+  if (text == "fp16" || text == "float16") return std::optional<DType>(DType::kF16);
+  if (text == "fp32" || text == "float32") return std::optional<DType>(DType::kF32);
+  if (text == "int8") return std::optional<DType>(DType::kI8);
+  return InvalidArgumentError("'{}' must be auto, bf16, fp16, fp32 or int8", text);
+}
+
 void AddModelFlags(CLI::App& app, ServerConfig* config) {
   app.add_option("--model", config->model_path,
                  "The model: a .gguf file, or a Hugging Face folder with *.safetensors")
@@ -92,10 +101,11 @@ void AddModelFlags(CLI::App& app, ServerConfig* config) {
                  "RoPE scaling instead of the file's, as JSON: {\"rope_type\": \"yarn\", "
                  "\"factor\": 4.0, \"original_max_position_embeddings\": 32768}")
       ->group("Model");
-  AddParsed(app, "--dtype",
-            "Of weights and KV cache: auto, bf16 or float32; auto: bf16 where the "
-            "CPU has it",
-            &config->compute_dtype, ParseDType, "auto")
+  AddParsed(
+      app, "--dtype",
+      "Of the weights, and of the KV cache unless --kv-cache-dtype says otherwise: auto, bf16 "
+      "or float32; auto: bf16 where the CPU has it",
+      &config->compute_dtype, ParseDType, "auto")
       ->group("Model");
   app.add_option("--predictor", config->predictor_files.predictor,
                  "Predictor file (.safetensors) for the attention policy tokenbutler")
@@ -160,6 +170,11 @@ void AddEngineFlags(CLI::App& app, ServerConfig* config) {
   AddParsed(app, "--kv-capacity",
             "Host memory for the KV cache; auto: 90 % of what the cgroup or the machine leaves",
             &config->kv_capacity_bytes, ParseKvCapacity, "auto")
+      ->group(kGroup);
+  AddParsed(app, "--kv-cache-dtype",
+            "Of the KV cache: auto, bf16, fp16, fp32 or int8 (a scale per token and KV head: half "
+            "the memory of bf16); auto: as --dtype",
+            &config->kv_cache_dtype, ParseKvCacheDType, "auto")
       ->group(kGroup);
   app.add_option("--block-size", config->block_size, "Tokens of a KV block")
       ->check(CLI::Range(16, 4096))

@@ -39,6 +39,7 @@ struct ServerConfig {
   ModelOverrides overrides;
   PredictorFiles predictor_files;
   std::optional<DType> compute_dtype;        // unset: bf16 where the CPU has it
+  std::optional<DType> kv_cache_dtype;       // unset: the compute dtype
   std::optional<int64_t> kv_capacity_bytes;  // unset: from the memory that is free
   int block_size = 128;                      // tokens of a KV block
   // The device tier: unset is `direct`, where it is the host memory itself.

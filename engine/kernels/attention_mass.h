@@ -25,7 +25,7 @@ struct AttentionMassParams {
   int first_position = 0;
   // Base of each block of the sequence in token order, up to the last row's.
   const std::byte* const* blocks = nullptr;
-  KvLayout layout;  // dtype kBF16, kF16 or kF32; head_dim at most 512
+  KvLayout layout;  // head_dim at most 512
   int layer = 0;
   int kv_head = 0;
   float softmax_scale = 1;

@@ -23,7 +23,7 @@ struct DecodeAttentionParams {
     float* lse = nullptr;  // [num_heads] log-sum-exp of the scaled logits, or null
   };
   absl::Span<const Query> queries;
-  KvLayout layout;  // dtype kBF16, kF16 or kF32; head_dim <= 2048
+  KvLayout layout;  // head_dim <= 2048
   int layer = 0;
   int num_heads = 0;  // a multiple of layout.num_kv_heads
   int window = 0;     // tokens, the query's own included; 0: all

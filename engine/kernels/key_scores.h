@@ -20,7 +20,7 @@ struct KeyScoresParams {
   int begin = 0, end = 0;  // tokens; nothing happens when empty, but lse_out becomes -inf
   // Ascending tokens to score instead: t in [begin, end) stands for tokens[t]. Null: t itself.
   const int32_t* tokens = nullptr;
-  KvLayout layout;  // dtype kBF16, kF16 or kF32; head_dim <= 2048
+  KvLayout layout;  // head_dim <= 2048
   int layer = 0;
   int kv_head = 0;
   float softmax_scale = 1;

@@ -6,6 +6,7 @@
 #include "absl/types/span.h"
 #include "base/compute_pool.h"
 #include "base/dtype.h"
+#include "offload/kv_layout.h"
 
 namespace tokenbutler {
 
@@ -71,9 +72,11 @@ struct SketchedKeys {
 // codes. Any thread; allocates nothing.
 struct SketchKeysParams {
   SketchLayout layout;
-  const void* keys = nullptr;   // [block_size, head_dim] dtype, as cached (after RoPE)
-  DType dtype = DType::kBF16;   // kF32, kBF16 or kF16
+  const void* keys = nullptr;  // [block_size, head_dim] dtype, as cached (after RoPE)
+  DType dtype = DType::kBF16;
   size_t key_stride_bytes = 0;  // from row to row
+  // kI8: row t's scale is key_scales[t * KvLayout::kScalesPerToken].
+  const float* key_scales = nullptr;
   std::byte* record = nullptr;  // [layout.record_bytes()], 64-byte aligned
 };
 void SketchKeys(const SketchKeysParams& params);

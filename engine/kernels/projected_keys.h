@@ -6,6 +6,7 @@
 #include "absl/types/span.h"
 #include "base/compute_pool.h"
 #include "base/dtype.h"
+#include "offload/kv_layout.h"
 
 namespace tokenbutler {
 
@@ -65,9 +66,11 @@ struct ProjectedRecords {
 // Writes the record of one block. Any thread; allocates nothing.
 struct ProjectKeysParams {
   ProjectedLayout layout;
-  const void* keys = nullptr;   // [block_size, head_dim] dtype, as cached (after RoPE)
-  DType dtype = DType::kBF16;   // kF32, kBF16 or kF16
+  const void* keys = nullptr;  // [block_size, head_dim] dtype, as cached (after RoPE)
+  DType dtype = DType::kBF16;
   size_t key_stride_bytes = 0;  // from row to row
+  // kI8: row t's scale is key_scales[t * KvLayout::kScalesPerToken].
+  const float* key_scales = nullptr;
   int head_dim = 0;
   const float* projection = nullptr;  // P [head_dim, dim]
   std::byte* record = nullptr;        // [layout.record_bytes()], 64-byte aligned

@@ -25,11 +25,11 @@ struct RopeAppendParams {
   float* qkv = nullptr;
   int num_rows = 0;
   int num_heads = 0;
-  KvLayout layout;  // num_kv_heads and head_dim (even); dtype kBF16, kF16 or kF32
+  KvLayout layout;  // num_kv_heads and head_dim (even)
   int layer = 0;
 };
 
-// Keys and values are rounded to nearest even when the cache is 16 bits wide.
+// Keys and values are rounded to the cache's dtype as StoreKvRow does (kv_row.h).
 void RopeAppend(const RopeAppendParams& params);
 void RopeAppendPlain(const RopeAppendParams& params);  // the specification
 

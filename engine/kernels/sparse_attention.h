@@ -33,7 +33,7 @@ struct SparseAttentionParams {
     float* const* weights = nullptr;
   };
   absl::Span<const Query> queries;
-  KvLayout layout;  // dtype kBF16, kF16 or kF32; head_dim <= 2048
+  KvLayout layout;  // head_dim <= 2048
   int layer = 0;
   int num_heads = 0;  // a multiple of layout.num_kv_heads
   float softmax_scale = 1;

@@ -1,38 +1,15 @@
 #include "engine/selection/kv_rows.h"
 
+#include <algorithm>
 #include <cstring>
-
-#include "engine/kernels/linear.h"
 
 namespace tokenbutler {
 
-void LoadRow(const std::byte* row, const KvLayout& layout, float* out) {
-  for (int i = 0; i < layout.head_dim; ++i) {
-    switch (layout.dtype) {
-      case DType::kBF16:
-        out[i] = ToFloat(reinterpret_cast<const BF16*>(row)[i]);
-        break;
-      case DType::kF16:
-        out[i] = HalfToFloat(reinterpret_cast<const uint16_t*>(row)[i]);
-        break;
-      default:
-        out[i] = reinterpret_cast<const float*>(row)[i];
-    }
-  }
-}
-
-void StoreRow(const float* values, const KvLayout& layout, std::byte* row) {
-  switch (layout.dtype) {
-    case DType::kBF16:
-      return RoundToBf16(values, layout.head_dim, reinterpret_cast<BF16*>(row));
-    case DType::kF16:
-      for (int i = 0; i < layout.head_dim; ++i) {
-        reinterpret_cast<uint16_t*>(row)[i] = FloatToHalf(values[i]);
-      }
-      return;
-    default:
-      std::memcpy(row, values, layout.row_bytes());
-  }
+void KvRow::CopyFrom(const KvRow& other) const {
+  const KvRowPlace from = other.place(), to = place();
+  std::memcpy(to.key, from.key, layout->row_bytes());
+  std::memcpy(to.value, from.value, layout->row_bytes());
+  if (layout->has_scales()) std::copy_n(from.scales, KvLayout::kScalesPerToken, to.scales);
 }
 
 void Rotate(const float* cos_sin, const Rope& rope, float* x) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "absl/types/span.h"
+#include "engine/kernels/kv_row.h"
 #include "engine/models/rope.h"
 #include "offload/kv_layout.h"
 
@@ -14,17 +15,25 @@ struct KvRow {
   absl::Span<std::byte* const> blocks;  // in token order
   int layer, kv_head, token;
 
-  std::byte* key() const { return block() + layout->key_offset(layer, kv_head) + row_offset(); }
-  std::byte* value() const { return block() + layout->value_offset(layer, kv_head) + row_offset(); }
+  // As float32. [head_dim]
+  void LoadKey(float* out) const {
+    LoadKvRows(KeyRowsOf(*layout, block(), layer, kv_head, row()), *layout, 1, out);
+  }
+  void LoadValue(float* out) const {
+    LoadKvRows(ValueRowsOf(*layout, block(), layer, kv_head, row()), *layout, 1, out);
+  }
+  // Rounded to the cache's dtype.
+  void Store(const float* key, const float* value) const {
+    StoreKvRow(key, value, *layout, place());
+  }
+  // The same bits. REQUIRES: the same layout.
+  void CopyFrom(const KvRow& other) const;
 
  private:
   std::byte* block() const { return blocks[token / layout->block_size]; }
-  size_t row_offset() const { return token % layout->block_size * layout->row_bytes(); }
+  int row() const { return token % layout->block_size; }
+  KvRowPlace place() const { return KvRowPlaceOf(*layout, block(), layer, kv_head, row()); }
 };
-
-// A cached row as float32, exact, and back, rounded to nearest even. [head_dim]
-void LoadRow(const std::byte* row, const KvLayout& layout, float* out);
-void StoreRow(const float* values, const KvLayout& layout, std::byte* row);
 
 // Rotates one head in place by a position, with cosines and then sines as Rope::Rotation gives
 // them, or undoes that, the attention factor included. [head_dim]

@@ -3,22 +3,23 @@
 #include <algorithm>
 
 #include "Eigen/Eigenvalues"
-#include "engine/selection/kv_rows.h"
+#include "engine/kernels/kv_row.h"
 
 namespace tokenbutler {
 namespace {
 
 // Sums of a block in float32, of the blocks in float64.
-Eigen::MatrixXd SecondMoment(const KeyRows& rows) {
-  const KvLayout& layout = *rows.layout;
+Eigen::MatrixXd SecondMoment(const FirstKeys& first_keys) {
+  const KvLayout& layout = *first_keys.layout;
   const int d = layout.head_dim;
   Eigen::MatrixXd moment = Eigen::MatrixXd::Zero(d, d);
   Eigen::MatrixXf keys;
-  for (int first = 0; first < rows.num_rows; first += layout.block_size) {
-    const std::byte* base = rows.blocks[first / layout.block_size];
-    const int n = std::min(layout.block_size, rows.num_rows - first);
-    keys.resize(d, n);
-    for (int t = 0; t < n; ++t) LoadRow(base + t * layout.row_bytes(), layout, keys.col(t).data());
+  for (int first = 0; first < first_keys.num_rows; first += layout.block_size) {
+    const std::byte* block = first_keys.blocks[first / layout.block_size];
+    const int n = std::min(layout.block_size, first_keys.num_rows - first);
+    keys.resize(d, n);  // a column per token, one after the other
+    LoadKvRows(KeyRowsOf(layout, block, first_keys.layer, first_keys.kv_head), layout, n,
+               keys.data());
     Eigen::MatrixXf products = Eigen::MatrixXf::Zero(d, d);
     products.selfadjointView<Eigen::Lower>().rankUpdate(keys);
     moment += products.cast<double>();
@@ -28,9 +29,9 @@ Eigen::MatrixXd SecondMoment(const KeyRows& rows) {
 
 }  // namespace
 
-void PrincipalDirections(const KeyRows& rows, int dim, float* out) {
-  const int d = rows.layout->head_dim;
-  const Eigen::MatrixXd moment = SecondMoment(rows);
+void PrincipalDirections(const FirstKeys& keys, int dim, float* out) {
+  const int d = keys.layout->head_dim;
+  const Eigen::MatrixXd moment = SecondMoment(keys);
   Eigen::MatrixXd directions = Eigen::MatrixXd::Identity(d, d);
   if (moment.allFinite() && moment.trace() > 0) {
     // Reads the lower triangle; eigenvalues rise.

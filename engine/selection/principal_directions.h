@@ -7,18 +7,18 @@
 
 namespace tokenbutler {
 
-// The first `num_rows` keys of one layer and KV head, all of them written. `blocks[b]` is where the
-// key rows of block b begin.
-struct KeyRows {
-  absl::Span<const std::byte* const> blocks;
-  int num_rows = 0;
+// The first `num_rows` keys of one layer and KV head, all of them written.
+struct FirstKeys {
   const KvLayout* layout = nullptr;
+  absl::Span<std::byte* const> blocks;  // in token order
+  int layer = 0, kv_head = 0;
+  int num_rows = 0;
 };
 
 // The `dim` principal directions of the rows, uncentred: the eigenvectors of sum k k^T with the
 // largest eigenvalues, largest first, each with its largest component positive. `out`
 // [head_dim, dim], a direction per column. Rows that are not finite, and no rows at all, give the
 // first `dim` axes. Any thread. REQUIRES: dim <= head_dim.
-void PrincipalDirections(const KeyRows& rows, int dim, float* out);
+void PrincipalDirections(const FirstKeys& keys, int dim, float* out);
 
 }  // namespace tokenbutler

@@ -92,12 +92,12 @@ class ProjectedScanner : public KeyScanner {
 
   void FindDirections(const LayerContext& context, int num_tokens) {
     auto directions = std::make_shared<std::vector<float>>(num_kv_heads_ * matrix_size());
-    const int num_blocks = (num_tokens + layout_.block_size - 1) / layout_.block_size;
     context.pool->ParallelFor(num_kv_heads_, [&](int h) {
-      std::vector<const std::byte*> blocks;
-      blocks.reserve(static_cast<size_t>(num_blocks));
-      for (int b = 0; b < num_blocks; ++b) blocks.push_back(context.keys(h, b));
-      PrincipalDirections({.blocks = blocks, .num_rows = num_tokens, .layout = context.layout},
+      PrincipalDirections({.layout = context.layout,
+                           .blocks = context.blocks,
+                           .layer = context.layer,
+                           .kv_head = h,
+                           .num_rows = num_tokens},
                           layout_.dim, directions->data() + h * matrix_size());
     });
     layers_[context.layer].directions = std::move(directions);
@@ -116,10 +116,12 @@ class ProjectedScanner : public KeyScanner {
     context.pool->ParallelFor(num_workers, [&](int worker) {
       for (int task = worker; task < num_tasks; task += num_workers) {
         const int block = first + task / num_kv_heads_, h = task % num_kv_heads_;
+        const KvRows keys = context.keys(h, block);
         ProjectKeys({.layout = layout_,
-                     .keys = context.keys(h, block),
+                     .keys = keys.data,
                      .dtype = context.layout->dtype,
                      .key_stride_bytes = context.layout->row_bytes(),
+                     .key_scales = keys.scales,
                      .head_dim = head_dim_,
                      .projection = projections + h * matrix_size(),
                      .record = context.record(h, block),

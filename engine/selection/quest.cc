@@ -19,7 +19,9 @@ constexpr int kTopKScratch = 16;
 int PagesFor(int num_tokens) { return (num_tokens + kPageTokens - 1) / kPageTokens; }
 
 // Bounds lie in the state records, page by page: [block_size / kPageTokens][2][head_dim].
-size_t PageBytes(const KvLayout& layout) { return 2 * layout.row_bytes(); }
+size_t PageBytes(const KvLayout& layout) {
+  return size_t{2} * layout.head_dim * DTypeBytes(PageBoundsDType(layout.dtype));
+}
 
 class QuestSelector : public TokenSelector {
  public:
@@ -88,8 +90,10 @@ class QuestSelector : public TokenSelector {
       const int block = first_block + task % num_blocks;
       const int first = std::max(begin - block * pages_per_block, 0);
       const int last = std::min(end - block * pages_per_block, pages_per_block);
-      PageBounds({.keys = context.keys(kv_head, block) + first * kPageTokens * layout.row_bytes(),
+      const KvRows keys = context.keys(kv_head, block, first * kPageTokens);
+      PageBounds({.keys = keys.data,
                   .dtype = layout.dtype,
+                  .key_scales = keys.scales,
                   .head_dim = layout.head_dim,
                   .num_pages = last - first,
                   .bounds = context.record(kv_head, block) + first * PageBytes(layout)});
@@ -114,7 +118,7 @@ class QuestSelector : public TokenSelector {
                 .record_bytes = state.record_bytes,
                 .pages_per_record = layout.block_size / kPageTokens,
                 .num_pages = num_pages,
-                .dtype = layout.dtype,
+                .dtype = PageBoundsDType(layout.dtype),
                 .head_dim = layout.head_dim,
                 .group_size = context.group_size,
                 .heads = heads_},

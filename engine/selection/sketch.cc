@@ -44,10 +44,12 @@ class SketchScanner : public KeyScanner {
     if (full > first) {
       context.pool->ParallelFor((full - first) * num_kv_heads_, [&](int task) {
         const int block = first + task / num_kv_heads_, head = task % num_kv_heads_;
+        const KvRows keys = context.keys(head, block);
         SketchKeys({.layout = sketch_,
-                    .keys = context.keys(head, block),
+                    .keys = keys.data,
                     .dtype = context.layout->dtype,
                     .key_stride_bytes = context.layout->row_bytes(),
+                    .key_scales = keys.scales,
                     .record = context.record(head, block)});
       });
       done = full;

@@ -6,6 +6,7 @@
 
 #include "absl/types/span.h"
 #include "base/compute_pool.h"
+#include "engine/kernels/kv_row.h"
 #include "offload/kv_layout.h"
 #include "offload/state_layout.h"
 #include "offload/token_selection.h"
@@ -31,9 +32,9 @@ struct LayerContext {
   absl::Span<const uint8_t> has_lse = {};
   ComputePool* pool = nullptr;
 
-  // The key rows [block_size, head_dim] of one block of this layer.
-  const std::byte* keys(int kv_head, int block) const {
-    return blocks[block] + layout->key_offset(layer, kv_head);
+  // The key rows [block_size, head_dim] of one block of this layer, from row `first` on.
+  KvRows keys(int kv_head, int block, int first = 0) const {
+    return KeyRowsOf(*layout, blocks[block], layer, kv_head, first);
   }
   // What `lse` is when another layer is at work.
   const float* lse_of(int other_layer) const {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <vector>
 
 #include "engine/selection/kv_rows.h"
@@ -102,8 +101,12 @@ class XkvSelector : public TokenSelector {
         for (int layer = first; layer < last; ++layer) {
           for (int h = 0; h < layout.num_kv_heads; ++h, row += layout.head_dim) {
             const KvRow at{&layout, context.blocks, layer, h, begin + i};
-            LoadRow(keys ? at.key() : at.value(), layout, row);
-            if (keys) RotateBack(RotationAt(begin + i), *rope_, row);
+            if (!keys) {
+              at.LoadValue(row);
+              continue;
+            }
+            at.LoadKey(row);
+            RotateBack(RotationAt(begin + i), *rope_, row);
           }
         }
       });
@@ -152,8 +155,7 @@ class XkvSelector : public TokenSelector {
           for (int h = 0; h < layout.num_kv_heads; ++h) {
             const KvRow at{&layout, bases_, context.layer, h, t};
             Rotate(RotationAt(t), *rope_, key);
-            StoreRow(key, layout, at.key());
-            StoreRow(value, layout, at.value());
+            at.Store(key, value);
             key += layout.head_dim;
             value += layout.head_dim;
           }
@@ -170,8 +172,7 @@ class XkvSelector : public TokenSelector {
       for (int h = 0; h < layout.num_kv_heads; ++h) {
         const KvRow from{&layout, context.blocks, context.layer, h, t};
         const KvRow to{&layout, bases_, context.layer, h, t};
-        std::memcpy(to.key(), from.key(), layout.row_bytes());
-        std::memcpy(to.value(), from.value(), layout.row_bytes());
+        to.CopyFrom(from);
       }
     }
   }

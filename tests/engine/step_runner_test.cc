@@ -232,8 +232,8 @@ TEST(StepRunnerTest, RefusesModelsThatDoNotFitTogether) {
                 std::swap(m.weights.layers[0].gate_proj, m.weights.layers[0].up_proj);
               }),
               HasSubstr("gate, up are not adjacent"));
-  EXPECT_THAT(CreateError([](LoadedModel&, KvLayout& layout) { layout.dtype = DType::kBF16; }),
-              HasSubstr("bfloat16, must have 2 x 2 x 16 float32"));
+  EXPECT_THAT(CreateError([](LoadedModel&, KvLayout& layout) { layout.head_dim = 8; }),
+              HasSubstr("2 layers x 2 KV heads x 8, must have 2 x 2 x 16"));
   EXPECT_THAT(CreateError([](LoadedModel& m, KvLayout&) { m.config.sliding_window = {4}; }),
               HasSubstr("sliding_window has 1 entries"));
 }

@@ -176,6 +176,31 @@ TEST_F(RealServerTest, AStagedDeviceTierMovesWhatItCounts) {
   EXPECT_EQ(server_->Metric("kv_device_used_bytes"), 0);
 }
 
+TEST_F(RealServerTest, AnInt8CacheIsToldAndChargedByItsRowsAndScales) {
+  Start({"--kv-cache-dtype", "int8", "--kv-capacity", "64MiB", "--max-model-len", "1024"});
+  const auto stub = v1::InferenceService::NewStub(server_->NewChannel());
+  v1::GetModelInfoResponse response;
+  grpc::ClientContext context;
+  ASSERT_TRUE(stub->GetModelInfo(&context, {}, &response).ok());
+  const v1::ModelInfo& info = response.model();
+  EXPECT_EQ(info.kv_dtype(), "int8");
+  // 30 layers x 3 KV heads x (64 + 4) bytes, for keys and for values.
+  EXPECT_EQ(info.kv_bytes_per_token(), 30 * 3 * 2 * 68);
+  // Blocks of 128 tokens; their rows fill cache lines, so nothing is lost between them.
+  const int64_t block_bytes = int64_t{30} * 3 * 2 * 68 * 128;
+  EXPECT_EQ(server_->Metric("kv_host_capacity_bytes"),
+            (int64_t{64} << 20) / block_bytes * block_bytes);
+  OpenStream stream(*server_, Endless(200));
+  ASSERT_TRUE(stream.started());
+  const double used = server_->Metric("kv_host_used_bytes");
+  EXPECT_GE(used, 2 * block_bytes) << "rows of 200 tokens";
+  EXPECT_EQ(static_cast<int64_t>(used) % block_bytes, 0);
+  const StreamResult result = stream.ReadToTheEnd();
+  EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+  EXPECT_EQ(result.num_tokens(), 200);
+  ExpectIdle();
+}
+
 TEST_F(RealServerTest, SigtermLetsStreamsFinish) {
   Start({"--shutdown-grace", "60s", "--log-format", "json"});
   OpenStream stream(*server_, Endless(60));

@@ -32,6 +32,7 @@ TEST(ServerConfigTest, DefaultsAreWhatTheDocumentationSays) {
   EXPECT_TRUE(config.grpc.reflection);
   EXPECT_EQ(config.metrics_port, 9464);
   EXPECT_FALSE(config.compute_dtype);
+  EXPECT_FALSE(config.kv_cache_dtype);
   EXPECT_FALSE(config.kv_capacity_bytes);
   EXPECT_EQ(config.slow_reader_timeout, absl::Seconds(30));
   EXPECT_EQ(config.shutdown_grace, absl::Seconds(30));
@@ -191,6 +192,8 @@ TEST(ServerConfigTest, EveryFlagReachesItsField) {
                              "1.5GiB",
                              "--block-size",
                              "64",
+                             "--kv-cache-dtype",
+                             "int8",
                              "--kv-prefault",
                              "--max-num-seqs",
                              "3",
@@ -234,6 +237,7 @@ TEST(ServerConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.compute_dtype, DType::kF32);
   EXPECT_EQ(config.kv_capacity_bytes, int64_t{3} << 29);
   EXPECT_EQ(config.block_size, 64);
+  EXPECT_EQ(config.kv_cache_dtype, DType::kI8);
   EXPECT_TRUE(config.kv_prefault);
   EXPECT_EQ(config.engine.max_num_seqs, 3);
   EXPECT_EQ(config.engine.prefill_chunk_tokens, 100);
@@ -262,6 +266,18 @@ TEST(ServerConfigTest, WhatCannotWorkIsRefusedBeforeTheModelIsLoaded) {
   EXPECT_THAT(Error({"--model", "m", "--max-queue-time", "0s"}), HasSubstr("must be more than 0s"));
 }
 
+TEST(ServerConfigTest, KvCacheDTypesHaveTheirShortAndTheirLongNames) {
+  const std::pair<const char*, std::optional<DType>> names[] = {
+      {"auto", std::nullopt},   {"bf16", DType::kBF16},   {"bfloat16", DType::kBF16},
+      {"fp16", DType::kF16},    {"float16", DType::kF16}, {"fp32", DType::kF32},
+      {"float32", DType::kF32}, {"int8", DType::kI8}};
+  for (const auto& [name, dtype] : names) {
+    const auto parsed = Parse({"--model", "m", "--kv-cache-dtype", name});
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(parsed->config->kv_cache_dtype, dtype) << name;
+  }
+}
+
 TEST(ServerConfigTest, HelpNamesEveryFlag) {
   const auto help = Parse({"--help"});
   ASSERT_TRUE(help.ok());
@@ -282,6 +298,9 @@ TEST(ServerConfigTest, ErrorsNameFlagValueAndBound) {
               AllOf(HasSubstr("--port"), HasSubstr("many")));
   EXPECT_THAT(Error({"--model", "m", "--dtype", "fp8"}),
               AllOf(HasSubstr("--dtype"), HasSubstr("fp8"), HasSubstr("bf16")));
+  EXPECT_THAT(Error({"--model", "m", "--kv-cache-dtype", "fp8"}),
+              AllOf(HasSubstr("--kv-cache-dtype"), HasSubstr("'fp8' must be auto, bf16, fp16, "
+                                                             "fp32 or int8")));
   EXPECT_THAT(Error({"--model", "m", "--kv-capacity", "lots"}),
               AllOf(HasSubstr("--kv-capacity"), HasSubstr("lots"), HasSubstr("MiB")));
   EXPECT_THAT(Error({"--model", "m", "--shutdown-grace", "-1s"}),

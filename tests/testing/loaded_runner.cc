@@ -25,7 +25,7 @@ absl::StatusOr<std::unique_ptr<LoadedRunner>> LoadedRunner::Load(const std::stri
   if (options.adjust) options.adjust(model.config);
 
   auto loaded = std::unique_ptr<LoadedRunner>(new LoadedRunner(options.num_threads));
-  KvLayout layout = KvLayoutFor(model.config, options.compute_dtype);
+  KvLayout layout = KvLayoutFor(model.config, options.kv_dtype.value_or(options.compute_dtype));
   layout.block_size = options.block_size;
   const int64_t stride = static_cast<int64_t>(layout.block_bytes() + 63) / 64 * 64;
   ASSIGN_OR_RETURN(

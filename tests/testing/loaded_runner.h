@@ -21,6 +21,7 @@ class LoadedRunner {
  public:
   struct Options {
     DType compute_dtype = DType::kF32;
+    std::optional<DType> kv_dtype = std::nullopt;  // of the KV cache; unset: the compute dtype
     int num_threads = 2;
     int block_size = 16;  // small, so that short sequences cross blocks
     int num_blocks = 64;

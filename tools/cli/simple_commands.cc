@@ -51,6 +51,7 @@ void PrintInfo(const v1::ModelInfo& model) {
              model.num_layers(), model.hidden_size(), model.num_heads(), model.num_kv_heads(),
              model.head_dim(), model.vocab_size());
   fmt::print("context  {} tokens, RoPE scaling {}\n", model.max_model_len(), model.rope_scaling());
+  fmt::print("KV dtype {}, {} bytes per token\n", model.kv_dtype(), model.kv_bytes_per_token());
   fmt::print("chat     {}\n", model.chat_template().empty() ? "no template" : "yes");
 }
 

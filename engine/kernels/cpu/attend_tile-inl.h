@@ -199,6 +199,9 @@ HWY_INLINE void AttendTile(const AttentionTile<T>& tile) {
     TileDots<kDim, T>(*tile.rows, first == 0 && tile.fetch_next_keys ? tile.next : nullptr,
                       tile.head_dim, tile.queries + first * tile.head_dim, num_heads, logits);
     SoftmaxTile(tile, first, num_heads, logits, rescale);
+    if constexpr (kHasScale<T>) {
+      MultiplyByScales(*tile.rows, /*of_values=*/true, num_heads, logits);
+    }
     ForEachHeadPass(num_heads, [&](auto heads, int h) HWY_ATTR {
       AddAllValues<heads.value>(tile, first + h, logits + h * kTileTokens, rescale + h);
     });

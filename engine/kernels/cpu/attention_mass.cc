@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <type_traits>
 
 // The order of these matters to Highway.
 // clang-format off
@@ -49,13 +48,11 @@ struct QueryBatch {
 // The tile of the tokens from `begin`, a multiple of kTileTokens, none of them from `end` on.
 template <class T>
 void FillTile(const AttentionMassParams& p, int begin, int end, TileRows<T>* tile) {
-  const KvLayout& kv = p.layout;
+  const HeadRows<T> rows(p.layout, p.layer, p.kv_head);
   tile->num_tokens = std::min(kTileTokens, end - begin);
   for (int i = 0; i < tile->num_tokens; ++i) {
-    const int t = begin + i;
-    tile->keys[i] =
-        reinterpret_cast<const T*>(p.blocks[t / kv.block_size] + kv.key_offset(p.layer, p.kv_head) +
-                                   (t % kv.block_size) * kv.row_bytes());
+    const auto token = static_cast<unsigned>(begin + i);
+    tile->Set(i, rows, p.blocks[token / rows.block_size], token % rows.block_size);
   }
   tile->Pad();
 }
@@ -155,29 +152,15 @@ void AddMass(const AttentionMassParams& p, int begin, int end) {
   std::copy(mass, mass + (end - begin), p.mass + begin);
 }
 
-// Calls fn(integral_constant head_dim if the compiler is to know it, else 0; a value of the keys'
-// type).
-template <class Fn>
-void WithKeyType(const KvLayout& kv, const Fn& fn) {
-  switch (kv.dtype) {
-    case DType::kBF16:
-      if (kv.head_dim == 64) return fn(std::integral_constant<int, 64>(), BF16());
-      if (kv.head_dim == 128) return fn(std::integral_constant<int, 128>(), BF16());
-      return fn(std::integral_constant<int, 0>(), BF16());
-    case DType::kF16:
-      return fn(std::integral_constant<int, 0>(), F16());
-    default:
-      return fn(std::integral_constant<int, 0>(), float());
-  }
-}
-
 void AnyBatchLse(const AttentionMassParams& p, int batch) {
-  WithKeyType(p.layout, [&](auto dim, auto key) { BatchLse<dim.value, decltype(key)>(p, batch); });
+  WithRowType(p.layout,
+              [&](auto dim, auto element) { BatchLse<dim.value, decltype(element)>(p, batch); });
 }
 
 void AddAnyMass(const AttentionMassParams& p, int begin, int end) {
-  WithKeyType(p.layout,
-              [&](auto dim, auto key) { AddMass<dim.value, decltype(key)>(p, begin, end); });
+  WithRowType(p.layout, [&](auto dim, auto element) {
+    AddMass<dim.value, decltype(element)>(p, begin, end);
+  });
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "engine/kernels/attention_mass.h"
-#include "engine/kernels/cpu/element.h"
+#include "engine/kernels/cpu/cached_row.h"
 
 namespace tokenbutler {
 
@@ -18,12 +18,10 @@ void AttentionMassPlain(const AttentionMassParams& p) {
       const float* q = p.queries + i * p.stride + static_cast<size_t>(h) * kv.head_dim;
       double max = -std::numeric_limits<double>::infinity(), sum = 0;
       for (int t = 0; t < limit; ++t) {
-        const std::byte* keys = p.blocks[t / kv.block_size] + kv.key_offset(p.layer, p.kv_head);
-        const size_t row = static_cast<size_t>(t % kv.block_size) * kv.head_dim;
+        const CachedRow key =
+            CachedKey(kv, p.blocks[t / kv.block_size], p.layer, p.kv_head, t % kv.block_size);
         double dot = 0;
-        for (int d = 0; d < kv.head_dim; ++d) {
-          dot += double{q[d]} * LoadElement(keys, kv.dtype, row + d);
-        }
+        for (int d = 0; d < kv.head_dim; ++d) dot += double{q[d]} * key[d];
         logits[t] = dot * p.softmax_scale;
         max = std::max(max, logits[t]);
       }

@@ -25,24 +25,21 @@ class PieceTiles {
  public:
   explicit PieceTiles(const AttentionPiece& piece)
       : piece_(piece),
-        row_bytes_(piece.layout->row_bytes()),
-        key_offset_(piece.layout->key_offset(piece.layer, piece.kv_head)),
-        block_size_(piece.layout->block_size),
-        block_shift_(std::has_single_bit(block_size_) ? std::countr_zero(block_size_) : -1) {}
+        rows_(*piece.layout, piece.layer, piece.kv_head),
+        block_shift_(std::has_single_bit(rows_.block_size) ? std::countr_zero(rows_.block_size)
+                                                           : -1) {}
 
   // The tile that begins at `at` < piece.end.
   void Fill(int at, TileRows<T>* tile) const {
     if (piece_.rows == nullptr) {
-      return tile->FillRun(*piece_.layout, piece_.blocks, key_offset_, at, piece_.end);
+      return tile->FillRun(rows_, piece_.blocks, at, piece_.end);
     }
     int end = std::min(at / kTileTokens * kTileTokens + kTileTokens, piece_.end);
     if (at < piece_.num_first) end = std::min(end, piece_.num_first);
     for (int i = at; i < end; ++i) {
       const auto row = static_cast<unsigned>(piece_.rows[i]);
-      const unsigned block = block_shift_ >= 0 ? row >> block_shift_ : row / block_size_;
-      tile->keys[i - at] =
-          reinterpret_cast<const T*>(piece_.blocks[block] + key_offset_ +
-                                     static_cast<size_t>(row - block * block_size_) * row_bytes_);
+      const unsigned block = block_shift_ >= 0 ? row >> block_shift_ : row / rows_.block_size;
+      tile->Set(i - at, rows_, piece_.blocks[block], row - block * rows_.block_size);
     }
     tile->num_tokens = end - at;
     tile->Pad();
@@ -50,8 +47,7 @@ class PieceTiles {
 
  private:
   const AttentionPiece& piece_;
-  size_t row_bytes_, key_offset_;
-  unsigned block_size_;
+  const HeadRows<T> rows_;
   int block_shift_;  // log2 of block_size, or -1
 };
 
@@ -110,16 +106,8 @@ void AttendPieceOf(const AttentionPiece& piece) {
 }
 
 void AttendAnyPiece(const AttentionPiece& piece) {
-  switch (piece.layout->dtype) {
-    case DType::kBF16:
-      if (piece.layout->head_dim == 64) return AttendPieceOf<64, BF16>(piece);
-      if (piece.layout->head_dim == 128) return AttendPieceOf<128, BF16>(piece);
-      return AttendPieceOf<0, BF16>(piece);
-    case DType::kF16:
-      return AttendPieceOf<0, F16>(piece);
-    default:
-      return AttendPieceOf<0, float>(piece);
-  }
+  WithRowType(*piece.layout,
+              [&](auto dim, auto element) { AttendPieceOf<dim.value, decltype(element)>(piece); });
 }
 
 void ExpWeights(float max, float sum, int num_tokens, float* logits) {

@@ -132,7 +132,7 @@ void RunAttentionTasks(int num_tasks, absl::FunctionRef<AttentionTask(int)> task
     states.SetNumPieces(i, cut.num_pieces);
     max_pieces = std::max(max_pieces, cut.num_pieces);
     tokens += all.end - all.begin;
-    token_bytes = 2 * all.layout->row_bytes();
+    token_bytes = all.layout->token_row_bytes();
   }
   // Pieces of a task follow each other: neighbours read neighbouring memory.
   const auto attend = [&](int index) {

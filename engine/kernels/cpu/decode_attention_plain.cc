@@ -3,7 +3,7 @@
 #include <limits>
 #include <vector>
 
-#include "engine/kernels/cpu/element.h"
+#include "engine/kernels/cpu/cached_row.h"
 #include "engine/kernels/decode_attention.h"
 
 namespace tokenbutler {
@@ -20,12 +20,10 @@ void AttendHead(const DecodeAttentionParams& p, const DecodeAttentionParams::Que
   std::vector<double> logits;
   double max = -std::numeric_limits<double>::infinity();
   for (int t = begin; t < query.context_len; ++t) {
-    const std::byte* keys = query.blocks[t / kv.block_size] + kv.key_offset(p.layer, kv_head);
-    const size_t row = static_cast<size_t>(t % kv.block_size) * kv.head_dim;
+    const CachedRow key =
+        CachedKey(kv, query.blocks[t / kv.block_size], p.layer, kv_head, t % kv.block_size);
     double dot = 0;
-    for (int d = 0; d < kv.head_dim; ++d) {
-      dot += double{q[d]} * LoadElement(keys, kv.dtype, row + d);
-    }
+    for (int d = 0; d < kv.head_dim; ++d) dot += double{q[d]} * key[d];
     logits.push_back(dot * p.softmax_scale);
     max = std::max(max, logits.back());
   }
@@ -33,13 +31,11 @@ void AttendHead(const DecodeAttentionParams& p, const DecodeAttentionParams::Que
   double sum = 0;
   std::vector<double> acc(kv.head_dim, 0.0);
   for (int t = begin; t < query.context_len; ++t) {
-    const std::byte* values = query.blocks[t / kv.block_size] + kv.value_offset(p.layer, kv_head);
-    const size_t row = static_cast<size_t>(t % kv.block_size) * kv.head_dim;
+    const CachedRow value =
+        CachedValue(kv, query.blocks[t / kv.block_size], p.layer, kv_head, t % kv.block_size);
     const double weight = std::exp(logits[t - begin] - max);
     sum += weight;
-    for (int d = 0; d < kv.head_dim; ++d) {
-      acc[d] += weight * LoadElement(values, kv.dtype, row + d);
-    }
+    for (int d = 0; d < kv.head_dim; ++d) acc[d] += weight * value[d];
   }
   for (int d = 0; d < kv.head_dim; ++d) out[d] = static_cast<float>(acc[d] / sum);
   if (query.lse != nullptr) query.lse[head] = static_cast<float>(max + std::log(sum));

@@ -49,20 +49,60 @@ struct F16 {
   uint16_t bits;
 };
 
-// Lanes(d) elements from p, widened to float32 (exact).
+// A code of an int8 row, whose scale is elsewhere.
+struct I8 {
+  int8_t code;
+};
+
+// Whether rows of T have a scale each.
+template <class T>
+HWY_MAYBE_UNUSED constexpr bool kHasScale = std::is_same_v<T, I8>;
+
+// Calls fn(a value of the element type of rows of `dtype`).
+template <class Fn>
+void WithElementType(DType dtype, const Fn& fn) {
+  switch (dtype) {
+    case DType::kBF16:
+      return fn(BF16());
+    case DType::kF16:
+      return fn(F16());
+    case DType::kI8:
+      return fn(I8());
+    default:
+      return fn(float());
+  }
+}
+
+// Lanes(d) elements from p, widened to float32 (exact); codes without their scale.
 HWY_INLINE FloatVec LoadFloats(FloatTag d, const float* p) { return hn::LoadU(d, p); }
 HWY_INLINE FloatVec LoadFloats(FloatTag d, const BF16* p) {
   const hn::Rebind<hwy::bfloat16_t, FloatTag> narrow;
   return hn::PromoteTo(d, hn::LoadU(narrow, reinterpret_cast<const hwy::bfloat16_t*>(p)));
 }
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 HWY_INLINE FloatVec LoadFloats(FloatTag d, const F16* p) {
   const hn::Rebind<hwy::float16_t, FloatTag> narrow;
   return hn::PromoteTo(d, hn::LoadU(narrow, reinterpret_cast<const hwy::float16_t*>(p)));
+}
+#else
+// Highway's own emulation takes infinity and NaN for numbers.
+HWY_INLINE FloatVec LoadFloats(FloatTag d, const F16* p) {
+  HWY_ALIGN float floats[hn::MaxLanes(FloatTag())];
+  for (size_t i = 0; i < hn::Lanes(d); ++i) floats[i] = HalfToFloat(p[i].bits);
+  return hn::Load(d, floats);
+}
+#endif
+HWY_INLINE FloatVec LoadFloats(FloatTag d, const I8* p) {
+  const hn::Rebind<int8_t, FloatTag> narrow;
+  const hn::RebindToSigned<FloatTag> words;
+  return hn::ConvertTo(d,
+                       hn::PromoteTo(words, hn::LoadU(narrow, reinterpret_cast<const int8_t*>(p))));
 }
 
 HWY_INLINE float LoadFloat(const float* p) { return *p; }
 HWY_INLINE float LoadFloat(const BF16* p) { return ToFloat(*p); }
 HWY_INLINE float LoadFloat(const F16* p) { return HalfToFloat(p->bits); }
+HWY_INLINE float LoadFloat(const I8* p) { return p->code; }
 
 #if HWY_TARGET == HWY_SCALAR
 

@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstring>
 
-#include "engine/kernels/cpu/element.h"
-#include "engine/kernels/linear.h"
+#include "engine/kernels/kv_row.h"
 #include "engine/kernels/rms_norm.h"
 #include "engine/kernels/rope_append.h"
 #include "engine/kernels/swiglu.h"
@@ -116,17 +114,6 @@ void RotateHead(const float* cos, const float* sin, int head_dim, float* x) {
   }
 }
 
-// x[0, n) into the cache's type, rounded to nearest even.
-void StoreRow(const float* x, int n, DType dtype, std::byte* out) {
-  if (dtype == DType::kF32) {
-    std::memcpy(out, x, n * sizeof(float));
-  } else if (dtype == DType::kBF16) {
-    RoundToBf16(x, n, reinterpret_cast<BF16*>(out));
-  } else {
-    for (int i = 0; i < n; ++i) StoreElement(out, dtype, i, x[i]);
-  }
-}
-
 void RopeAppendRows(const RopeAppendParams& p) {
   const KvLayout& kv = p.layout;
   const size_t head_dim = kv.head_dim;
@@ -139,11 +126,9 @@ void RopeAppendRows(const RopeAppendParams& p) {
     for (int h = 0; h < p.num_heads + kv.num_kv_heads; ++h) {  // k follows q
       RotateHead(row.cos, row.sin, kv.head_dim, q + h * head_dim);
     }
-    const size_t at = row.row_in_block * kv.row_bytes();
     for (int h = 0; h < kv.num_kv_heads; ++h) {
-      StoreRow(k + h * head_dim, kv.head_dim, kv.dtype, row.block + kv.key_offset(p.layer, h) + at);
-      StoreRow(v + h * head_dim, kv.head_dim, kv.dtype,
-               row.block + kv.value_offset(p.layer, h) + at);
+      StoreKvRow(k + h * head_dim, v + h * head_dim, kv,
+                 KvRowPlaceOf(kv, row.block, p.layer, h, row.row_in_block));
     }
   }
 }

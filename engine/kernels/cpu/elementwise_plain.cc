@@ -5,6 +5,7 @@
 
 #include "engine/kernels/cpu/element.h"
 #include "engine/kernels/embedding.h"
+#include "engine/kernels/kv_row.h"
 #include "engine/kernels/rms_norm.h"
 #include "engine/kernels/rope_append.h"
 #include "engine/kernels/swiglu.h"
@@ -64,10 +65,6 @@ void RotateHalf(float* x, const float* cos, const float* sin, int head_dim) {
   }
 }
 
-void StoreRow(const float* row, int head_dim, DType dtype, std::byte* out) {
-  for (int i = 0; i < head_dim; ++i) StoreElement(out, dtype, i, row[i]);
-}
-
 }  // namespace
 
 void RopeAppendPlain(const RopeAppendParams& p) {
@@ -82,10 +79,9 @@ void RopeAppendPlain(const RopeAppendParams& p) {
       RotateHalf(q + static_cast<size_t>(h) * kv.head_dim, row.cos, row.sin, kv.head_dim);
     }
     for (int h = 0; h < kv.num_kv_heads; ++h) {
-      const size_t at = row.row_in_block * kv.row_bytes();
       const size_t head = static_cast<size_t>(h) * kv.head_dim;
-      StoreRow(k + head, kv.head_dim, kv.dtype, row.block + kv.key_offset(p.layer, h) + at);
-      StoreRow(v + head, kv.head_dim, kv.dtype, row.block + kv.value_offset(p.layer, h) + at);
+      StoreKvRowPlain(k + head, v + head, kv,
+                      KvRowPlaceOf(kv, row.block, p.layer, h, row.row_in_block));
     }
   }
 }

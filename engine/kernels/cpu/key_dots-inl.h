@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "engine/kernels/cpu/dot_tile-inl.h"
@@ -49,6 +50,7 @@ HWY_INLINE int MaxPackedHeads(int head_dim) { return kMaxPackedFloats / head_dim
 // Elements of a row of T that one step of DotKeys takes, in vectors of 4 per head.
 template <class T>
 constexpr int kStepDims = kLanes < 4                ? 1
+                          : std::is_same_v<T, I8>   ? 16
                           : std::is_same_v<T, BF16> ? 8
                                                     : 4;
 
@@ -60,6 +62,12 @@ HWY_INLINE void PackQuery(const float* query, int head_dim, float* packed, int b
   const hn::Full128<float> d;
   for (; dim + kStepDims<T> <= head_dim; dim += kStepDims<T>) {
     float* step = packed + dim * kDotHeads + 4 * b;
+    if constexpr (kStepDims<T> == 16) {
+      for (int i = 0; i < 16; ++i) {
+        step[i % 4 * kLanes + i / 4] = query == nullptr ? 0.0f : query[dim + i];
+      }
+      continue;
+    }
     auto v0 = query == nullptr ? hn::Zero(d) : hn::LoadU(d, query + dim);
     if constexpr (kStepDims<T> == 8) {
       const auto v1 = query == nullptr ? hn::Zero(d) : hn::LoadU(d, query + dim + 4);
@@ -74,9 +82,10 @@ HWY_INLINE void PackQuery(const float* query, int head_dim, float* packed, int b
 
 // Brings the queries of num_heads heads [num_heads, head_dim] into the order that DotKeys wants:
 //   [heads / kDotHeads][head_dim / kStepDims][kStepDims / 4][kDotHeads][4]
-// where the two vectors of a step of bf16 are its even and its odd elements; behind the whole steps
-// come the other elements, [kDotHeads] each. Missing heads are zeros. `packed` has space for
-// num_heads, rounded up to kDotHeads, times head_dim floats.
+// where the two vectors of a step of bf16 are its even and its odd elements, and vector j of the
+// four of a step of int8 has elements j, 4 + j, 8 + j and 12 + j; behind the whole steps come the
+// other elements, [kDotHeads] each. Missing heads are zeros. `packed` has space for num_heads,
+// rounded up to kDotHeads, times head_dim floats.
 template <class T>
 HWY_INLINE void PackQueries(const float* queries, int num_heads, int head_dim, float* packed) {
   for (int first = 0; first < num_heads; first += kDotHeads, packed += kDotHeads * head_dim) {
@@ -92,12 +101,24 @@ HWY_INLINE void PackQueries(const float* queries, int num_heads, int head_dim, f
 // v[i]: vector i of the kStepDims elements from p, widened to float32 (exact), in every block.
 HWY_INLINE void LoadStep(const float* p, FloatVec (&v)[1]) { v[0] = hn::LoadDup128(FloatTag(), p); }
 HWY_INLINE void LoadStep(const F16* p, FloatVec (&v)[1]) {
-  const hn::Full128<float> d;
-  const hn::Rebind<hwy::float16_t, hn::Full128<float>> narrow;
-  HWY_ALIGN float four[4];
-  hn::Store(hn::PromoteTo(d, hn::LoadU(narrow, reinterpret_cast<const hwy::float16_t*>(p))), d,
-            four);
-  v[0] = hn::LoadDup128(FloatTag(), four);
+  if constexpr (kLanes == 4) {  // one block
+    v[0] = LoadFloats(FloatTag(), p);
+    return;
+  }
+  const hn::Rebind<hwy::float16_t, FloatTag> narrow;
+  const hn::Repartition<uint64_t, decltype(narrow)> fours;
+  uint64_t four;
+  std::memcpy(&four, p, sizeof(four));
+  v[0] = hn::PromoteTo(FloatTag(), hn::BitCast(narrow, hn::Set(fours, four)));
+}
+HWY_INLINE void LoadStep(const I8* p, FloatVec (&v)[4]) {
+  const FloatTag d;
+  const hn::RebindToSigned<FloatTag> words;
+  const auto codes = hn::LoadDup128(words, reinterpret_cast<const int32_t*>(p));
+  v[0] = hn::ConvertTo(d, hn::ShiftRight<24>(hn::ShiftLeft<24>(codes)));
+  v[1] = hn::ConvertTo(d, hn::ShiftRight<24>(hn::ShiftLeft<16>(codes)));
+  v[2] = hn::ConvertTo(d, hn::ShiftRight<24>(hn::ShiftLeft<8>(codes)));
+  v[3] = hn::ConvertTo(d, hn::ShiftRight<24>(codes));
 }
 HWY_INLINE void LoadStep(const BF16* p, FloatVec (&v)[2]) {
   const FloatTag d;
@@ -139,8 +160,10 @@ HWY_INLINE void DotKeys(const T* const* keys, int any_dim, const float* packed, 
 #if HWY_TARGET != HWY_SCALAR
   const FloatTag d;
   constexpr int kVecs = kStepDims<T> / 4;
-  FloatVec acc[kVecs][kDotKeys];
-  for (int v = 0; v < kVecs; ++v) {
+  // Two sums where there are two vectors or more: an addition need not wait for the one before it.
+  constexpr int kSums = kVecs < 2 ? 1 : 2;
+  FloatVec acc[kSums][kDotKeys];
+  for (int v = 0; v < kSums; ++v) {
     for (int t = 0; t < kDotKeys; ++t) acc[v][t] = hn::Zero(d);
   }
   const float* q = packed;
@@ -151,10 +174,12 @@ HWY_INLINE void DotKeys(const T* const* keys, int any_dim, const float* packed, 
     for (int t = 0; t < kDotKeys; ++t) {
       FloatVec key[kVecs];
       LoadStep(keys[t] + dim, key);
-      for (int v = 0; v < kVecs; ++v) acc[v][t] = hn::MulAdd(query[v], key[v], acc[v][t]);
+      for (int v = 0; v < kVecs; ++v) {
+        acc[v % kSums][t] = hn::MulAdd(query[v], key[v], acc[v % kSums][t]);
+      }
     }
   }
-  for (int t = 0; kVecs == 2 && t < kDotKeys; ++t) acc[0][t] = hn::Add(acc[0][t], acc[1][t]);
+  for (int t = 0; kSums == 2 && t < kDotKeys; ++t) acc[0][t] = hn::Add(acc[0][t], acc[1][t]);
   for (int t = 0; t < kDotKeys; t += 4) {
     HWY_ALIGN float sums[kDotHeads][4];
     hn::Store(SumInBlocks(acc[0] + t), d, sums[0]);
@@ -173,34 +198,81 @@ HWY_INLINE void DotKeys(const T* const* keys, int any_dim, const float* packed, 
   }
 }
 
+// Where the rows of one layer and KV head are in each block.
+template <class T>
+struct HeadRows {
+  HWY_INLINE HeadRows(const KvLayout& kv, int layer, int kv_head)
+      : block_size(static_cast<unsigned>(kv.block_size)),
+        head_dim(static_cast<size_t>(kv.head_dim)),
+        key_offset(kv.key_offset(layer, kv_head)),
+        scale_offset(kHasScale<T> ? kv.scale_offset(layer, kv_head) : 0) {}
+
+  unsigned block_size;
+  size_t head_dim, key_offset, scale_offset;
+};
+
 // The rows of a tile's tokens.
 template <class T>
 struct TileRows {
   const T* keys[kTileTokens];
+  // int8: the scales of each token's key and value.
+  const float* scales[kHasScale<T> ? kTileTokens : 1];
   int num_tokens = 0;
+
+  // Token i is the row `row` of `block`.
+  HWY_INLINE void Set(int i, const HeadRows<T>& rows, const std::byte* block, size_t row) {
+    keys[i] = reinterpret_cast<const T*>(block + rows.key_offset) + row * rows.head_dim;
+    if constexpr (kHasScale<T>) {
+      scales[i] = reinterpret_cast<const float*>(block + rows.scale_offset) +
+                  row * KvLayout::kScalesPerToken;
+    }
+  }
 
   // The tokens from `at` on, before `end`, that lie in one block and between two multiples of
   // kTileTokens in it.
-  HWY_INLINE void FillRun(const KvLayout& kv, const std::byte* const* blocks, size_t key_offset,
-                          int at, int end) {
-    const int row = at % kv.block_size;
+  HWY_INLINE void FillRun(const HeadRows<T>& rows, const std::byte* const* blocks, int at,
+                          int end) {
+    const int block_size = static_cast<int>(rows.block_size);
+    const int row = at % block_size;
     const int in_tile = kTileTokens - row % kTileTokens;
-    num_tokens = std::min({in_tile, kv.block_size - row, end - at});
-    const auto* key = reinterpret_cast<const T*>(blocks[at / kv.block_size] + key_offset) +
-                      static_cast<size_t>(row) * kv.head_dim;
-    for (int t = 0; t < num_tokens; ++t, key += kv.head_dim) keys[t] = key;
+    num_tokens = std::min({in_tile, block_size - row, end - at});
+    const std::byte* block = blocks[at / block_size];
+    for (int t = 0; t < num_tokens; ++t) Set(t, rows, block, static_cast<size_t>(row) + t);
     Pad();
   }
 
   // Repeats the last row so that DotKeys may read a whole number of its steps.
   HWY_INLINE void Pad() {
-    for (int t = num_tokens; t % kDotKeys != 0; ++t) keys[t] = keys[num_tokens - 1];
+    for (int t = num_tokens; t % kDotKeys != 0; ++t) {
+      keys[t] = keys[num_tokens - 1];
+      if constexpr (kHasScale<T>) scales[t] = scales[num_tokens - 1];
+    }
+  }
+
+  HWY_INLINE void PrefetchKey(int t, int head_dim) const {
+    PrefetchRow(keys[t], head_dim);
+    if constexpr (kHasScale<T>) __builtin_prefetch(scales[t]);
   }
 };
 
 template <class T>
 HWY_INLINE void PrefetchKeys(const TileRows<T>& tile, int head_dim) {
-  for (int t = 0; t < tile.num_tokens; ++t) PrefetchRow(tile.keys[t], head_dim);
+  for (int t = 0; t < tile.num_tokens; ++t) tile.PrefetchKey(t, head_dim);
+}
+
+// values[h * kTileTokens + t] *= scale of token t's key (value), for num_heads heads.
+template <class T>
+HWY_INLINE void MultiplyByScales(const TileRows<T>& tile, bool of_values, int num_heads,
+                                 float* values) {
+  const FloatTag d;
+  HWY_ALIGN float scales[kTileTokens] = {};
+  for (int t = 0; t < tile.num_tokens; ++t) scales[t] = tile.scales[t][of_values ? 1 : 0];
+  for (int h = 0; h < num_heads; ++h) {
+    float* row = values + h * kTileTokens;
+    for (int t = 0; t < tile.num_tokens; t += kLanes) {
+      hn::StoreU(hn::Mul(hn::LoadU(d, row + t), hn::Load(d, scales + t)), d, row + t);
+    }
+  }
 }
 
 // logits[h * kTileTokens + t] = query h . key t of `tile` for num_heads <= kTileHeads heads, packed
@@ -215,11 +287,26 @@ HWY_NOINLINE void TileDots(const TileRows<T>& tile, const TileRows<T>* next, int
   for (int t = 0; t < tile.num_tokens; t += kDotKeys) {
     const bool last = t + kDotKeys >= tile.num_tokens;
     const int until = last ? num_next : std::min(t + kDotKeys, num_next);
-    for (; fetched < until; ++fetched) PrefetchRow(next->keys[fetched], head_dim);
+    for (; fetched < until; ++fetched) next->PrefetchKey(fetched, head_dim);
     for (int h = 0; h < num_heads; h += kDotHeads) {
       DotKeys<kDim>(tile.keys + t, head_dim, packed + h * head_dim, logits + h * kTileTokens + t);
     }
   }
+  if constexpr (kHasScale<T>) MultiplyByScales(tile, /*of_values=*/false, num_heads, logits);
+}
+
+// Calls fn(integral_constant head_dim if the compiler is to know it, else 0; a value of the rows'
+// type).
+template <class Fn>
+void WithRowType(const KvLayout& kv, const Fn& fn) {
+  WithElementType(kv.dtype, [&](auto element) {
+    using T = decltype(element);
+    if constexpr (std::is_same_v<T, BF16> || std::is_same_v<T, I8>) {
+      if (kv.head_dim == 64) return fn(std::integral_constant<int, 64>(), element);
+      if (kv.head_dim == 128) return fn(std::integral_constant<int, 128>(), element);
+    }
+    fn(std::integral_constant<int, 0>(), element);
+  });
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)

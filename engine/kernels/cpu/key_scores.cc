@@ -44,16 +44,14 @@ HWY_INLINE void PoolLogits(const float* logits, int num_heads, int num_tokens, f
 
 // The tile of positions from `at` on, before `end`.
 template <class T>
-HWY_INLINE void FillTile(const KeyScoresParams& p, size_t key_offset, int at, int end,
+HWY_INLINE void FillTile(const KeyScoresParams& p, const HeadRows<T>& rows, int at, int end,
                          TileRows<T>* tile) {
-  const KvLayout& kv = p.layout;
-  if (p.tokens == nullptr) return tile->FillRun(kv, p.blocks, key_offset, at, end);
-  const unsigned block_size = kv.block_size;
+  if (p.tokens == nullptr) return tile->FillRun(rows, p.blocks, at, end);
+  const unsigned block_size = rows.block_size;
   tile->num_tokens = std::min(end - at, kTileTokens - (at - p.begin) % kTileTokens);
   for (int i = 0; i < tile->num_tokens; ++i) {
     const auto token = static_cast<unsigned>(p.tokens[at + i]);
-    tile->keys[i] = reinterpret_cast<const T*>(p.blocks[token / block_size] + key_offset) +
-                    static_cast<size_t>(token % block_size) * kv.head_dim;
+    tile->Set(i, rows, p.blocks[token / block_size], token % block_size);
   }
   tile->Pad();
 }
@@ -64,19 +62,19 @@ template <int kDim, class T>
 void ScoreHeads(const KeyScoresParams& p, int begin, int end, int first_head, int num_heads,
                 OnlineSoftmaxState* states) {
   const int head_dim = p.layout.head_dim;
-  const size_t key_offset = p.layout.key_offset(p.layer, p.kv_head);
+  const HeadRows<T> head_rows(p.layout, p.layer, p.kv_head);
   HWY_ALIGN float packed[kMaxPackedFloats];
   HWY_ALIGN TileLogits logits = {};
   float rescale[kTileHeads];
   PackQueries<T>(p.query + static_cast<size_t>(first_head) * head_dim, num_heads, head_dim, packed);
   TileRows<T> rows[2];
-  FillTile(p, key_offset, begin, end, &rows[0]);
+  FillTile(p, head_rows, begin, end, &rows[0]);
   PrefetchKeys(rows[0], head_dim);
   int which = 0;
   for (int at = begin; at < end; which = 1 - which) {
     const TileRows<T>& tile = rows[which];
     const int next = at + tile.num_tokens;
-    if (next < end) FillTile(p, key_offset, next, end, &rows[1 - which]);
+    if (next < end) FillTile(p, head_rows, next, end, &rows[1 - which]);
     for (int h = 0; h < num_heads; h += kTileHeads) {
       const int heads = std::min(kTileHeads, num_heads - h);
       const int head = first_head + h;
@@ -104,16 +102,9 @@ void ScoreRangeOf(const KeyScoresParams& p, int begin, int end, OnlineSoftmaxSta
 }
 
 void ScoreRange(const KeyScoresParams& p, int begin, int end, OnlineSoftmaxState* states) {
-  switch (p.layout.dtype) {
-    case DType::kBF16:
-      if (p.layout.head_dim == 64) return ScoreRangeOf<64, BF16>(p, begin, end, states);
-      if (p.layout.head_dim == 128) return ScoreRangeOf<128, BF16>(p, begin, end, states);
-      return ScoreRangeOf<0, BF16>(p, begin, end, states);
-    case DType::kF16:
-      return ScoreRangeOf<0, F16>(p, begin, end, states);
-    default:
-      return ScoreRangeOf<0, float>(p, begin, end, states);
-  }
+  WithRowType(p.layout, [&](auto dim, auto element) {
+    ScoreRangeOf<dim.value, decltype(element)>(p, begin, end, states);
+  });
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)

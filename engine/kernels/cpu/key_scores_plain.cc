@@ -3,7 +3,7 @@
 #include <limits>
 #include <vector>
 
-#include "engine/kernels/cpu/element.h"
+#include "engine/kernels/cpu/cached_row.h"
 #include "engine/kernels/key_scores.h"
 
 namespace tokenbutler {
@@ -19,12 +19,10 @@ void KeyScoresPlain(const KeyScoresParams& p) {
     double max = kMinusInfinity;
     for (int i = 0; i < num_tokens; ++i) {
       const int t = p.tokens == nullptr ? p.begin + i : p.tokens[p.begin + i];
-      const std::byte* keys = p.blocks[t / kv.block_size] + kv.key_offset(p.layer, p.kv_head);
-      const size_t row = static_cast<size_t>(t % kv.block_size) * kv.head_dim;
+      const CachedRow key =
+          CachedKey(kv, p.blocks[t / kv.block_size], p.layer, p.kv_head, t % kv.block_size);
       double dot = 0;
-      for (int d = 0; d < kv.head_dim; ++d) {
-        dot += double{q[d]} * LoadElement(keys, kv.dtype, row + d);
-      }
+      for (int d = 0; d < kv.head_dim; ++d) dot += double{q[d]} * key[d];
       logits[i] = dot * p.softmax_scale;
       max = std::max(max, logits[i]);
       scores[i] = std::max(scores[i], logits[i] - (p.lse == nullptr ? 0.0 : p.lse[h]));

@@ -12,7 +12,9 @@ namespace {
 
 float KeyElement(const SketchKeysParams& p, int token, int channel) {
   const auto* row = static_cast<const std::byte*>(p.keys) + token * p.key_stride_bytes;
-  return LoadElement(row, p.dtype, channel);
+  const float element = LoadElement(row, p.dtype, channel);
+  return p.key_scales == nullptr ? element
+                                 : p.key_scales[token * KvLayout::kScalesPerToken] * element;
 }
 
 // The code from 0 to max_code nearest to x; 0 for NaN.

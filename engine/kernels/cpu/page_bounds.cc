@@ -20,16 +20,27 @@ HWY_BEFORE_NAMESPACE();
 namespace tokenbutler {
 namespace HWY_NAMESPACE {
 
+// The scale of a page's key.
+template <class T>
+HWY_INLINE float KeyScale(const float* scales, int token) {
+  return kHasScale<T> ? scales[token * KvLayout::kScalesPerToken] : 1.0f;
+}
+
 // max[c], min[c] of channel c over the page.
 template <class T>
-void BoundsOfPage(const T* keys, int head_dim, float* max, float* min) {
+void BoundsOfPage(const T* keys, const float* scales, int head_dim, float* max, float* min) {
   const FloatTag d;
   const int lanes = static_cast<int>(hn::Lanes(d));
+  // Times 1 changes nothing.
+  const auto load = [&](int t, int c) HWY_ATTR {
+    return hn::Mul(LoadFloats(d, keys + static_cast<size_t>(t) * head_dim + c),
+                   hn::Set(d, KeyScale<T>(scales, t)));
+  };
   int c = 0;
   for (; c + lanes <= head_dim; c += lanes) {
-    FloatVec high = LoadFloats(d, keys + c), low = high;
+    FloatVec high = load(0, c), low = high;
     for (int t = 1; t < kPageTokens; ++t) {
-      const FloatVec key = LoadFloats(d, keys + static_cast<size_t>(t) * head_dim + c);
+      const FloatVec key = load(t, c);
       high = hn::Max(high, key);
       low = hn::Min(low, key);
     }
@@ -37,9 +48,10 @@ void BoundsOfPage(const T* keys, int head_dim, float* max, float* min) {
     hn::StoreU(low, d, min + c);
   }
   for (; c < head_dim; ++c) {
-    max[c] = min[c] = LoadFloat(keys + c);
+    max[c] = min[c] = KeyScale<T>(scales, 0) * LoadFloat(keys + c);
     for (int t = 1; t < kPageTokens; ++t) {
-      const float key = LoadFloat(keys + static_cast<size_t>(t) * head_dim + c);
+      const float key =
+          KeyScale<T>(scales, t) * LoadFloat(keys + static_cast<size_t>(t) * head_dim + c);
       max[c] = std::max(max[c], key);
       min[c] = std::min(min[c], key);
     }
@@ -49,15 +61,12 @@ void BoundsOfPage(const T* keys, int head_dim, float* max, float* min) {
 // `bounds` [2, head_dim] of one page.
 void PageBoundsToFloats(const PageBoundsParams& p, int page, float* bounds) {
   const size_t at = static_cast<size_t>(page) * kPageTokens * p.head_dim;
-  float* min = bounds + p.head_dim;
-  switch (p.dtype) {
-    case DType::kBF16:
-      return BoundsOfPage(static_cast<const BF16*>(p.keys) + at, p.head_dim, bounds, min);
-    case DType::kF16:
-      return BoundsOfPage(static_cast<const F16*>(p.keys) + at, p.head_dim, bounds, min);
-    default:
-      return BoundsOfPage(static_cast<const float*>(p.keys) + at, p.head_dim, bounds, min);
-  }
+  const float* scales = p.key_scales;
+  if (scales != nullptr) scales += page * kPageTokens * KvLayout::kScalesPerToken;
+  WithElementType(p.dtype, [&](auto element) {
+    const auto* keys = static_cast<const decltype(element)*>(p.keys) + at;
+    BoundsOfPage(keys, scales, p.head_dim, bounds, bounds + p.head_dim);
+  });
 }
 
 // A product with the maximum where the query is positive, with the minimum where it is negative:
@@ -146,12 +155,13 @@ void PageBounds(const PageBoundsParams& p) {
   const size_t size = 2 * static_cast<size_t>(p.head_dim);
   for (int page = 0; page < p.num_pages; ++page) {
     HWY_DYNAMIC_DISPATCH(PageBoundsToFloats)(p, page, bounds);
-    // Exact: the values were of this type.
-    if (p.dtype == DType::kBF16) {
+    // Exact: the type holds every key.
+    const DType dtype = PageBoundsDType(p.dtype);
+    if (dtype == DType::kBF16) {
       RoundToBf16(bounds, static_cast<int>(size), static_cast<BF16*>(p.bounds) + page * size);
       continue;
     }
-    for (size_t i = 0; i < size; ++i) StoreElement(p.bounds, p.dtype, page * size + i, bounds[i]);
+    for (size_t i = 0; i < size; ++i) StoreElement(p.bounds, dtype, page * size + i, bounds[i]);
   }
 }
 

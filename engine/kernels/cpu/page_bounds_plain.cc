@@ -12,12 +12,14 @@ void PageBoundsPlain(const PageBoundsParams& p) {
     for (size_t c = 0; c < head_dim; ++c) {
       float max = -std::numeric_limits<float>::infinity(), min = -max;
       for (size_t t = page * kPageTokens; t < (page + 1) * kPageTokens; ++t) {
-        const float key = LoadElement(p.keys, p.dtype, t * head_dim + c);
+        float key = LoadElement(p.keys, p.dtype, t * head_dim + c);
+        if (p.key_scales != nullptr) key *= p.key_scales[t * KvLayout::kScalesPerToken];
         max = std::max(max, key);
         min = std::min(min, key);
       }
-      StoreElement(p.bounds, p.dtype, 2 * page * head_dim + c, max);
-      StoreElement(p.bounds, p.dtype, (2 * page + 1) * head_dim + c, min);
+      const DType dtype = PageBoundsDType(p.dtype);
+      StoreElement(p.bounds, dtype, 2 * page * head_dim + c, max);
+      StoreElement(p.bounds, dtype, (2 * page + 1) * head_dim + c, min);
     }
   }
 }

@@ -44,25 +44,22 @@ HWY_INLINE void ProjectTokens(const ProjectKeysParams& p, int token) {
       }
     }
     for (int t = 0; t < kTokens; ++t) {
+      if constexpr (kHasScale<Element>) {
+        const float scale = p.key_scales[(token + t) * KvLayout::kScalesPerToken];
+        sums[t] = hn::Mul(sums[t], hn::Set(d, scale));
+      }
       hn::StoreU(sums[t], d, p.workspace + static_cast<size_t>(token + t) * dim + c);
     }
   }
 }
 
 template <class Element>
-HWY_INLINE void ProjectBlock(const ProjectKeysParams& p) {
+void ProjectBlock(const ProjectKeysParams& p) {
   for (int t = 0; t < p.layout.block_size; t += 8) ProjectTokens<8, Element>(p, t);
 }
 
 void ProjectRows(const ProjectKeysParams& p) {
-  switch (p.dtype) {
-    case DType::kBF16:
-      return ProjectBlock<BF16>(p);
-    case DType::kF16:
-      return ProjectBlock<F16>(p);
-    default:
-      return ProjectBlock<float>(p);
-  }
+  WithElementType(p.dtype, [&](auto element) { ProjectBlock<decltype(element)>(p); });
 }
 
 // Adds kHeads heads' products with one vector of lanes of one sub-block.

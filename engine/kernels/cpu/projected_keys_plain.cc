@@ -86,13 +86,15 @@ void ProjectKeysPlain(const ProjectKeysParams& p) {
   const int dim = p.layout.dim;
   for (int t = 0; t < p.layout.block_size; ++t) {
     const auto* row = static_cast<const std::byte*>(p.keys) + t * p.key_stride_bytes;
+    const float scale =
+        p.key_scales == nullptr ? 1.0f : p.key_scales[t * KvLayout::kScalesPerToken];
     for (int c = 0; c < dim; ++c) {
       double dot = 0;
       for (int i = 0; i < p.head_dim; ++i) {
         dot +=
             double{LoadElement(row, p.dtype, i)} * p.projection[static_cast<size_t>(i) * dim + c];
       }
-      p.workspace[static_cast<size_t>(t) * dim + c] = static_cast<float>(dot);
+      p.workspace[static_cast<size_t>(t) * dim + c] = static_cast<float>(scale * dot);
     }
   }
   EncodeProjected(p.layout, p.workspace, p.record);

@@ -42,10 +42,22 @@ HWY_INLINE hn::Vec<FloatTag> LoadKeys(const hwy::float16_t* p) {
   return hn::PromoteTo(d, hn::LoadU(df16, p));
 }
 
+HWY_INLINE hn::Vec<FloatTag> LoadKeys(const int8_t* p) {
+  const FloatTag d;
+  const hn::Rebind<int8_t, FloatTag> bytes;
+  return hn::ConvertTo(d, hn::PromoteTo(IntTag(), hn::LoadU(bytes, p)));
+}
+
+// The channels [c, c + lanes) of one token.
 template <class T>
-const T* Row(const SketchKeysParams& p, int token) {
-  return reinterpret_cast<const T*>(static_cast<const std::byte*>(p.keys) +
-                                    token * p.key_stride_bytes);
+HWY_INLINE hn::Vec<FloatTag> TokenKeys(const SketchKeysParams& p, int token, int c) {
+  const auto* row = reinterpret_cast<const T*>(static_cast<const std::byte*>(p.keys) +
+                                               token * p.key_stride_bytes);
+  const auto keys = LoadKeys(row + c);
+  if constexpr (std::is_same_v<T, int8_t>) {
+    return hn::Mul(keys, hn::Set(FloatTag(), p.key_scales[token * KvLayout::kScalesPerToken]));
+  }
+  return keys;
 }
 
 // What channels are rounded with.
@@ -61,7 +73,7 @@ HWY_INLINE void FindLevels(const SketchKeysParams& p, int c, float* lows, float*
   auto low = hn::Set(d, std::numeric_limits<float>::infinity());
   auto high = hn::Neg(low), sum = hn::Zero(d);
   for (int t = 0; t < p.layout.block_size; ++t) {
-    const auto keys = LoadKeys(Row<T>(p, t) + c);
+    const auto keys = TokenKeys<T>(p, t, c);
     low = hn::Min(low, keys);
     high = hn::Max(high, keys);
     sum = hn::Add(sum, keys);
@@ -71,7 +83,7 @@ HWY_INLINE void FindLevels(const SketchKeysParams& p, int c, float* lows, float*
     const auto mean = hn::Div(sum, size);
     auto deviations = hn::Zero(d);
     for (int t = 0; t < p.layout.block_size; ++t) {
-      deviations = hn::Add(deviations, hn::Abs(hn::Sub(LoadKeys(Row<T>(p, t) + c), mean)));
+      deviations = hn::Add(deviations, hn::Abs(hn::Sub(TokenKeys<T>(p, t, c), mean)));
     }
     low = hn::Sub(mean, hn::Div(deviations, size));
     high = hn::Add(mean, hn::Div(deviations, size));
@@ -123,7 +135,7 @@ void RoundSubBlock(const SketchKeysParams& p, const ChannelLevels& levels, int s
   for (int c = 0; c < p.layout.head_dim; c += lanes) {
     const auto zero = hn::Load(d, levels.zeros + c), to_code = hn::Load(d, levels.to_code + c);
     for (int t = 0; t < 16; ++t) {
-      const auto x = hn::Mul(hn::Sub(LoadKeys(Row<T>(p, sub_block * 16 + t) + c), zero), to_code);
+      const auto x = hn::Mul(hn::Sub(TokenKeys<T>(p, sub_block * 16 + t, c), zero), to_code);
       // Far outside, NearestInt() would overflow.
       StoreCodes(hn::Min(x, highest), p.layout.levels(), codes->tokens[t] + c);
     }
@@ -182,6 +194,7 @@ void SketchKeysOf(const SketchKeysParams& p) {
 void SketchKeysVectors(const SketchKeysParams& p) {
   if (p.dtype == DType::kBF16) return SketchKeysOf<BF16>(p);
   if (p.dtype == DType::kF16) return SketchKeysOf<hwy::float16_t>(p);
+  if (p.dtype == DType::kI8) return SketchKeysOf<int8_t>(p);
   SketchKeysOf<float>(p);
 }
 

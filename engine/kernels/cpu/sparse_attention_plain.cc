@@ -3,7 +3,7 @@
 #include <limits>
 #include <vector>
 
-#include "engine/kernels/cpu/element.h"
+#include "engine/kernels/cpu/cached_row.h"
 #include "engine/kernels/sparse_attention.h"
 
 namespace tokenbutler {
@@ -22,12 +22,10 @@ void AttendHead(const SparseAttentionParams& p, const SparseAttentionParams::Que
   for (int i = 0; i < num_rows; ++i) {
     const bool first = query.first_query != nullptr && i < query.num_first_rows;
     const float* q = (first ? query.first_query : query.query) + at;
-    const std::byte* keys = query.blocks[rows[i] / kv.block_size] + kv.key_offset(p.layer, kv_head);
-    const size_t row = static_cast<size_t>(rows[i] % kv.block_size) * kv.head_dim;
+    const CachedRow key = CachedKey(kv, query.blocks[rows[i] / kv.block_size], p.layer, kv_head,
+                                    rows[i] % kv.block_size);
     double dot = 0;
-    for (int d = 0; d < kv.head_dim; ++d) {
-      dot += double{q[d]} * LoadElement(keys, kv.dtype, row + d);
-    }
+    for (int d = 0; d < kv.head_dim; ++d) dot += double{q[d]} * key[d];
     weights[i] = dot * p.softmax_scale;
     max = std::max(max, weights[i]);
   }
@@ -35,14 +33,11 @@ void AttendHead(const SparseAttentionParams& p, const SparseAttentionParams::Que
   double sum = 0;
   std::vector<double> acc(kv.head_dim, 0.0);
   for (int i = 0; i < num_rows; ++i) {
-    const std::byte* values =
-        query.blocks[rows[i] / kv.block_size] + kv.value_offset(p.layer, kv_head);
-    const size_t row = static_cast<size_t>(rows[i] % kv.block_size) * kv.head_dim;
+    const CachedRow value = CachedValue(kv, query.blocks[rows[i] / kv.block_size], p.layer, kv_head,
+                                        rows[i] % kv.block_size);
     weights[i] = std::exp(weights[i] - max);
     sum += weights[i];
-    for (int d = 0; d < kv.head_dim; ++d) {
-      acc[d] += weights[i] * LoadElement(values, kv.dtype, row + d);
-    }
+    for (int d = 0; d < kv.head_dim; ++d) acc[d] += weights[i] * value[d];
   }
   for (int d = 0; d < kv.head_dim; ++d) query.out[at + d] = static_cast<float>(acc[d] / sum);
   if (query.lse != nullptr) query.lse[head] = static_cast<float>(max + std::log(sum));

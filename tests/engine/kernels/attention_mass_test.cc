@@ -28,8 +28,7 @@ struct MassCase {
     const int num_tokens = first_position + num_rows;
     const int num_blocks = params.layout.blocks_for(num_tokens);
     const size_t block_bytes = params.layout.block_bytes();
-    std::vector<float> values = RandomFloats(num_blocks * block_bytes / DTypeBytes(dtype), 1);
-    cache = Narrow(values, dtype);
+    cache = RandomCache(params.layout, num_blocks, 1);
     for (int b = 0; b < num_blocks; ++b) {
       blocks.push_back(cache.data() + (num_blocks - 1 - b) * block_bytes);
     }
@@ -54,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(Targets, AttentionMassTest, testing::ValuesIn(RunnableT
 
 TEST_P(AttentionMassTest, EqualsPlain) {
   ComputePool pool(2);
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+  for (const DType dtype : kKvDTypes) {
     for (const int head_dim : {5, 64, 80}) {
       for (const int group_size : {1, 3, 7}) {
         for (const auto& [first, rows] : {std::pair{0, 1}, {0, 70}, {63, 2}, {600, 13}}) {

@@ -32,8 +32,7 @@ class AttentionCase {
     for (const int len : context_lens) longest = std::max(longest, len);
     const int num_blocks = params.layout.blocks_for(longest);
     const size_t block_bytes = params.layout.block_bytes();
-    cache_ =
-        Narrow(RandomFloats(num_blocks * block_bytes / DTypeBytes(shape.dtype), 1), shape.dtype);
+    cache_ = RandomCache(params.layout, num_blocks, 1);
     for (int b = 0; b < num_blocks; ++b) {
       blocks_.push_back(cache_.data() + (num_blocks - 1 - b) * block_bytes);
     }
@@ -83,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(Targets, DecodeAttentionTest, testing::ValuesIn(Runnabl
                          TargetTestName);
 
 TEST_P(DecodeAttentionTest, EqualsPlainForEveryHeadAndType) {
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+  for (const DType dtype : kKvDTypes) {
     for (const int head_dim : {5, 8, 64, 80, 96, 128, 256}) {
       SCOPED_TRACE(testing::Message() << DTypeName(dtype) << " head_dim " << head_dim);
       AttentionCase c({.head_dim = head_dim, .dtype = dtype}, {1, 65, 300});

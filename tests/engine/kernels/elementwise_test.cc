@@ -153,7 +153,7 @@ struct RopeCase {
 };
 
 TEST_P(ElementwiseTest, RopeAppendEqualsPlain) {
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+  for (const DType dtype : kKvDTypes) {
     for (const int head_dim : {2, 6, 64, 80, 128}) {
       RopeCase fast(head_dim, dtype), plain(head_dim, dtype);
       RopeAppend(fast.params);
@@ -168,12 +168,8 @@ TEST_P(ElementwiseTest, RopeAppendEqualsPlain) {
                          size_t(RopeCase::num_heads) * head_dim;
         for (int h = 0; h < 2; ++h) {
           std::byte* block = expected.data() + r * fast.layout.block_bytes();
-          const size_t row = (1 + size_t(2) * r) * head_dim;
-          for (int i = 0; i < head_dim; ++i) {
-            StoreElement(block + fast.layout.key_offset(1, h), dtype, row + i, k[h * head_dim + i]);
-            StoreElement(block + fast.layout.value_offset(1, h), dtype, row + i,
-                         k[(2 + h) * head_dim + i]);
-          }
+          StoreKvRowPlain(k + h * head_dim, k + (2 + h) * head_dim, fast.layout,
+                          KvRowPlaceOf(fast.layout, block, 1, h, 1 + 2 * r));
         }
       }
       EXPECT_TRUE(fast.blocks == expected) << DTypeName(dtype) << " head_dim " << head_dim;

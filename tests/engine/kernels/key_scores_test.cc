@@ -34,8 +34,7 @@ class ScoresCase {
     params.softmax_scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
     const int num_blocks = params.layout.blocks_for(end);
     const size_t block_bytes = params.layout.block_bytes();
-    cache_ =
-        Narrow(RandomFloats(num_blocks * block_bytes / DTypeBytes(shape.dtype), 1), shape.dtype);
+    cache_ = RandomCache(params.layout, num_blocks, 1);
     for (int b = 0; b < num_blocks; ++b) {
       // Blocks before `begin` must not be touched.
       const bool needed = (b + 1) * shape.block_size > begin;
@@ -88,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(Targets, KeyScoresTest, testing::ValuesIn(RunnableTarge
                          TargetTestName);
 
 TEST_P(KeyScoresTest, EqualsPlainForEveryHeadAndType) {
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+  for (const DType dtype : kKvDTypes) {
     for (const int head_dim : {5, 32, 64, 72, 80, 96, 128, 256}) {
       SCOPED_TRACE(testing::Message() << DTypeName(dtype) << " head_dim " << head_dim);
       ScoresCase c({.head_dim = head_dim, .dtype = dtype}, 0, 130);

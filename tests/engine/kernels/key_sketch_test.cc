@@ -56,12 +56,13 @@ struct Sketches {
 };
 
 Sketches SketchBoth(const SketchLayout& layout, const std::vector<float>& values, DType dtype) {
-  const std::vector<std::byte> keys = Narrow(values, dtype);
+  const NarrowKeys keys = NarrowRows(values, layout.head_dim, dtype);
   Sketches records{AlignedBytes(layout.record_bytes()), AlignedBytes(layout.record_bytes())};
   SketchKeysParams params = {.layout = layout,
-                             .keys = keys.data(),
+                             .keys = keys.bytes.data(),
                              .dtype = dtype,
                              .key_stride_bytes = layout.head_dim * DTypeBytes(dtype),
+                             .key_scales = keys.scales(),
                              .record = records.fast.data()};
   SketchKeys(params);
   params.record = records.plain.data();
@@ -76,7 +77,7 @@ TEST_P(KeySketchTest, RecordEqualsPlain) {
         SCOPED_TRACE(testing::Message() << bits << " bits, " << head_dim << " x " << block_size);
         const SketchLayout layout{.head_dim = head_dim, .block_size = block_size, .bits = bits};
         const std::vector<float> keys = RandomFloats(size_t(head_dim) * block_size, 1, 4.0f);
-        for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+        for (const DType dtype : kKvDTypes) {
           Sketches records = SketchBoth(layout, keys, dtype);
           ASSERT_EQ(std::memcmp(records.fast.data(), records.plain.data(), layout.record_bytes()),
                     0);

@@ -15,15 +15,16 @@ INSTANTIATE_TEST_SUITE_P(Targets, PageBoundsTest, testing::ValuesIn(RunnableTarg
                          TargetTestName);
 
 TEST_P(PageBoundsTest, BoundsEqualPlainToTheBit) {
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+  for (const DType dtype : kKvDTypes) {
     for (const int head_dim : {1, 7, 32, 64, 80, 128, 256}) {
       constexpr int kPages = 3;
       const size_t size = static_cast<size_t>(kPages) * kPageTokens * head_dim;
-      const std::vector<std::byte> keys = Narrow(RandomFloats(size, 1), dtype);
-      const size_t bytes = size_t{2} * kPages * head_dim * DTypeBytes(dtype);
+      const NarrowKeys keys = NarrowRows(RandomFloats(size, 1), head_dim, dtype);
+      const size_t bytes = size_t{2} * kPages * head_dim * DTypeBytes(PageBoundsDType(dtype));
       std::vector<std::byte> fast(bytes), plain(bytes);
-      PageBoundsParams params{.keys = keys.data(),
+      PageBoundsParams params{.keys = keys.bytes.data(),
                               .dtype = dtype,
+                              .key_scales = keys.scales(),
                               .head_dim = head_dim,
                               .num_pages = kPages,
                               .bounds = fast.data()};
@@ -31,6 +32,14 @@ TEST_P(PageBoundsTest, BoundsEqualPlainToTheBit) {
       params.bounds = plain.data();
       PageBoundsPlain(params);
       EXPECT_EQ(fast, plain) << DTypeName(dtype) << " head_dim " << head_dim;
+      // No key of the page lies outside.
+      for (size_t i = 0; i < size; ++i) {
+        const size_t page = i / (kPageTokens * head_dim), channel = i % head_dim;
+        const DType stored = PageBoundsDType(dtype);
+        EXPECT_LE(keys.exact[i], LoadElement(fast.data(), stored, 2 * page * head_dim + channel));
+        EXPECT_GE(keys.exact[i],
+                  LoadElement(fast.data(), stored, (2 * page + 1) * head_dim + channel));
+      }
     }
   }
 }

@@ -118,20 +118,21 @@ INSTANTIATE_TEST_SUITE_P(Targets, ProjectedKeysTest, testing::ValuesIn(RunnableT
                          TargetTestName);
 
 TEST_P(ProjectedKeysTest, ProjectsAndStoresWithinHalfAStep) {
-  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+  for (const DType dtype : kKvDTypes) {
     for (const Shape shape :
          {Shape{16, 64}, Shape{32, 128}, Shape{12, 32}, Shape{16, 64, ProjectedFormat::kBf16}}) {
       const ProjectedLayout layout = shape.layout();
       ASSERT_TRUE(layout.IsValid());
       const std::vector<float> p = RandomFloats(static_cast<size_t>(kHeadDim) * layout.dim, 1);
-      const std::vector<std::byte> keys =
-          Narrow(RandomFloats(static_cast<size_t>(layout.block_size) * kHeadDim, 2), dtype);
+      const NarrowKeys keys = NarrowRows(
+          RandomFloats(static_cast<size_t>(layout.block_size) * kHeadDim, 2), kHeadDim, dtype);
       Buffer record = *Buffer::Allocate(layout.record_bytes(), MemoryKind::kHeap);
       std::vector<float> workspace(static_cast<size_t>(layout.block_size) * layout.dim);
       ProjectKeys({.layout = layout,
-                   .keys = keys.data(),
+                   .keys = keys.bytes.data(),
                    .dtype = dtype,
                    .key_stride_bytes = kHeadDim * DTypeBytes(dtype),
+                   .key_scales = keys.scales(),
                    .head_dim = kHeadDim,
                    .projection = p.data(),
                    .record = record.data(),
@@ -140,7 +141,7 @@ TEST_P(ProjectedKeysTest, ProjectsAndStoresWithinHalfAStep) {
         for (int c = 0; c < layout.dim; ++c) {
           double exact = 0;
           for (int i = 0; i < kHeadDim; ++i) {
-            exact += double{LoadElement(keys.data(), dtype, t * kHeadDim + i)} *
+            exact += double{keys.exact[static_cast<size_t>(t) * kHeadDim + i]} *
                      p[static_cast<size_t>(i) * layout.dim + c];
           }
           const double step = shape.format == ProjectedFormat::kBf16

@@ -41,8 +41,7 @@ class SparseCase {
     const int num_cached = *std::max_element(lens.begin(), lens.end()) * 3 / 2 + 50;
     const int num_blocks = params.layout.blocks_for(num_cached);
     const size_t block_bytes = params.layout.block_bytes();
-    cache =
-        Narrow(RandomFloats(num_blocks * block_bytes / DTypeBytes(shape.dtype), 1), shape.dtype);
+    cache = RandomCache(params.layout, num_blocks, 1);
     for (int b = 0; b < num_blocks; ++b) {
       blocks.push_back(cache.data() + (num_blocks - 1 - b) * block_bytes);
     }
@@ -114,6 +113,16 @@ class SparseCase {
   std::unique_ptr<float, AlignedFree> workspace_;
 };
 
+// Copies one token's rows of layer 1, and their scales.
+void CopyRows(const KvLayout& kv, int kv_head, const std::byte* from, int from_row, std::byte* to,
+              int to_row) {
+  const KvRowPlace place = KvRowPlaceOf(kv, to, 1, kv_head, to_row);
+  const KvRows key = KeyRowsOf(kv, from, 1, kv_head, from_row);
+  std::memcpy(place.key, key.data, kv.row_bytes());
+  std::memcpy(place.value, ValueRowsOf(kv, from, 1, kv_head, from_row).data, kv.row_bytes());
+  if (kv.has_scales()) std::copy_n(key.scales, 2, place.scales);
+}
+
 void ExpectEqualsPlain(SparseCase& c, float tolerance) {
   ComputePool pool(2);
   SparseAttention(c.params, pool);
@@ -140,7 +149,7 @@ INSTANTIATE_TEST_SUITE_P(Targets, SparseAttentionTest, testing::ValuesIn(Runnabl
                          TargetTestName);
 
 TEST_P(SparseAttentionTest, EqualsPlainForEveryHeadAndType) {
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+  for (const DType dtype : kKvDTypes) {
     for (const int head_dim : {5, 32, 64, 72, 80, 96, 128, 256}) {
       SCOPED_TRACE(testing::Message() << DTypeName(dtype) << " head_dim " << head_dim);
       SparseCase c({.head_dim = head_dim, .dtype = dtype}, {1, 65, 300});
@@ -217,9 +226,13 @@ TEST_P(SparseAttentionTest, ResultDependsNeitherOnNeighboursNorOnThreads) {
 
 // The device tier: the chosen rows side by side in other blocks, as slots 7, 9, 11, ...
 TEST_P(SparseAttentionTest, ResultDoesNotDependOnWhereRowsLie) {
-  for (const int len : {1, 64, 333, 3000}) {
-    SCOPED_TRACE(testing::Message() << "length " << len);
-    SparseCase c({.head_dim = 40}, {len});
+  for (const auto& [len, dtype] : {std::pair{1, DType::kBF16},
+                                   {64, DType::kI8},
+                                   {333, DType::kBF16},
+                                   {3000, DType::kI8},
+                                   {3000, DType::kF16}}) {
+    SCOPED_TRACE(testing::Message() << "length " << len << " " << DTypeName(dtype));
+    SparseCase c({.head_dim = 40, .dtype = dtype}, {len});
     ComputePool pool(2);
     SparseAttention(c.params, pool);
     const std::vector<float> expected = c.out, expected_lse = c.lse;
@@ -235,13 +248,8 @@ TEST_P(SparseAttentionTest, ResultDoesNotDependOnWhereRowsLie) {
       for (size_t i = 0; i < c.lists[j].size(); ++i) {
         const int row = c.lists[j][i];
         const int slot = 7 + 2 * static_cast<int>(i);
-        const std::byte* from = c.blocks[row / kv.block_size];
-        std::byte* to = tier.data() + (slot / kv.block_size) * kv.block_bytes();
-        const size_t from_row = row % kv.block_size * kv.row_bytes();
-        const size_t to_row = slot % kv.block_size * kv.row_bytes();
-        for (const size_t offset : {kv.key_offset(1, j), kv.value_offset(1, j)}) {
-          std::memcpy(to + offset + to_row, from + offset + from_row, kv.row_bytes());
-        }
+        CopyRows(kv, j, c.blocks[row / kv.block_size], row % kv.block_size,
+                 tier.data() + (slot / kv.block_size) * kv.block_bytes(), slot % kv.block_size);
         c.lists[j][i] = slot;
       }
     }
@@ -254,7 +262,7 @@ TEST_P(SparseAttentionTest, ResultDoesNotDependOnWhereRowsLie) {
 
 TEST_P(SparseAttentionTest, AllRowsGiveTheBitsOfDenseAttention) {
   for (const int len : {1, 63, 64, 129, 1000, 5000}) {
-    for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    for (const DType dtype : kKvDTypes) {
       SCOPED_TRACE(testing::Message() << "length " << len);
       SparseCase c({.head_dim = 64, .group_size = 7, .dtype = dtype}, {len});
       for (int j = 0; j < c.params.layout.num_kv_heads; ++j) {
@@ -287,28 +295,28 @@ TEST_P(SparseAttentionTest, AllRowsGiveTheBitsOfDenseAttention) {
 
 // Only the listed rows are read: every other row is NaN, which would spread.
 TEST_P(SparseAttentionTest, OtherRowsDoNotMatter) {
-  SparseCase c({}, {100, 700});
-  ComputePool pool(2);
-  SparseAttention(c.params, pool);
-  const std::vector<float> expected = c.out;
-  const KvLayout& kv = c.params.layout;
-  std::vector<std::byte> poisoned(c.cache.size(), std::byte{0xff});  // bf16 NaN
-  std::vector<const std::byte*> blocks;
-  for (const std::byte* block : c.blocks)
-    blocks.push_back(poisoned.data() + (block - c.cache.data()));
-  for (size_t list = 0; list < c.lists.size(); ++list) {
-    const int kv_head = static_cast<int>(list) % kv.num_kv_heads;
-    for (const int row : c.lists[list]) {
-      const size_t block = c.blocks[row / kv.block_size] - c.cache.data();
-      for (const size_t offset : {kv.key_offset(1, kv_head), kv.value_offset(1, kv_head)}) {
-        const size_t at = block + offset + row % kv.block_size * kv.row_bytes();
-        std::memcpy(poisoned.data() + at, c.cache.data() + at, kv.row_bytes());
+  for (const DType dtype : kKvDTypes) {
+    SparseCase c({.dtype = dtype}, {100, 700});
+    ComputePool pool(2);
+    SparseAttention(c.params, pool);
+    const std::vector<float> expected = c.out;
+    const KvLayout& kv = c.params.layout;
+    std::vector<std::byte> poisoned(c.cache.size(), std::byte{0xff});  // NaN; int8: as scale
+    std::vector<const std::byte*> blocks;
+    for (const std::byte* block : c.blocks)
+      blocks.push_back(poisoned.data() + (block - c.cache.data()));
+    for (size_t list = 0; list < c.lists.size(); ++list) {
+      const int kv_head = static_cast<int>(list) % kv.num_kv_heads;
+      for (const int row : c.lists[list]) {
+        const std::byte* block = c.blocks[row / kv.block_size];
+        CopyRows(kv, kv_head, block, row % kv.block_size,
+                 poisoned.data() + (block - c.cache.data()), row % kv.block_size);
       }
     }
+    for (auto& query : c.queries) query.blocks = blocks.data();
+    SparseAttention(c.params, pool);
+    ASSERT_EQ(c.out, expected);
   }
-  for (auto& query : c.queries) query.blocks = blocks.data();
-  SparseAttention(c.params, pool);
-  ASSERT_EQ(c.out, expected);
 }
 
 }  // namespace

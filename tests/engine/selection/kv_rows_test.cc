@@ -8,27 +8,65 @@
 namespace tokenbutler {
 namespace {
 
+// Two blocks in reverse order, all rows zero.
+struct Cache {
+  explicit Cache(DType dtype)
+      : layout{.num_layers = 3, .num_kv_heads = 2, .head_dim = 4, .block_size = 4, .dtype = dtype},
+        memory(2 * layout.block_bytes()),
+        blocks{memory.data() + layout.block_bytes(), memory.data()} {}
+  Cache(const Cache&) = delete;
+
+  KvLayout layout;
+  std::vector<std::byte> memory;
+  std::byte* blocks[2];
+};
+
 TEST(KvRowsTest, RowsKeepTheirTypesPrecision) {
-  const std::vector<float> values = {1.0f, -2.5f, 0.15625f, 1.0f + 0x1p-20f};
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    const KvLayout layout{
-        .num_layers = 1, .num_kv_heads = 1, .head_dim = 4, .block_size = 16, .dtype = dtype};
-    std::vector<std::byte> row(layout.row_bytes());
+  const std::vector<float> key = {1.0f, -2.5f, 0.15625f, 1.0f + 0x1p-20f};
+  const std::vector<float> value = {127.0f, -3.0f, 1.0f, 0.0f};  // scale 1
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8}) {
+    Cache cache(dtype);
+    const KvRow row{&cache.layout, cache.blocks, 2, 1, 6};
+    row.Store(key.data(), value.data());
     std::vector<float> back(4);
-    StoreRow(values.data(), layout, row.data());
-    LoadRow(row.data(), layout, back.data());
-    for (int i = 0; i < 3; ++i) EXPECT_EQ(back[i], values[i]);
-    EXPECT_EQ(back[3], dtype == DType::kF32 ? values[3] : 1.0f);
+    row.LoadKey(back.data());
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_NEAR(back[i], key[i], dtype == DType::kI8 ? 2.5f / 253 : 0.0f) << DTypeName(dtype);
+    }
+    if (dtype != DType::kI8) {
+      EXPECT_EQ(back[3], dtype == DType::kF32 ? key[3] : 1.0f);
+    }
+    row.LoadValue(back.data());
+    EXPECT_EQ(back, value) << DTypeName(dtype);
+  }
+}
+
+TEST(KvRowsTest, CopiesAreTheSameAndTouchNothingElse) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
+    Cache from(dtype), to(dtype);
+    const std::vector<float> key = {1, 2, 3, 4}, value = {-9, 5, 0.5f, 2};
+    const KvRow source{&from.layout, from.blocks, 1, 0, 3};
+    source.Store(key.data(), value.data());
+    KvRow{&to.layout, to.blocks, 1, 0, 3}.CopyFrom(source);
+    EXPECT_EQ(to.memory, from.memory) << DTypeName(dtype);
   }
 }
 
 TEST(KvRowsTest, RowsAreWhereTheLayoutSays) {
-  const KvLayout layout{.num_layers = 3, .num_kv_heads = 2, .head_dim = 8, .block_size = 4};
-  std::vector<std::byte> memory(2 * layout.block_bytes());
-  std::byte* const blocks[] = {memory.data() + layout.block_bytes(), memory.data()};
-  const KvRow row{&layout, blocks, 2, 1, 6};
-  EXPECT_EQ(row.key(), memory.data() + layout.key_offset(2, 1) + 2 * layout.row_bytes());
-  EXPECT_EQ(row.value(), memory.data() + layout.value_offset(2, 1) + 2 * layout.row_bytes());
+  for (const DType dtype : {DType::kF32, DType::kI8}) {
+    Cache cache(dtype), one(dtype);
+    const KvLayout& layout = cache.layout;
+    const std::vector<float> key = {127, 1, 2, 3}, value = {254, 4, 6, 8};
+    KvRow{&layout, cache.blocks, 2, 1, 6}.Store(key.data(), value.data());
+    std::byte* block = one.blocks[1];
+    StoreKvRow(key.data(), value.data(), layout,
+               {.key = block + layout.key_offset(2, 1) + 2 * layout.row_bytes(),
+                .value = block + layout.value_offset(2, 1) + 2 * layout.row_bytes(),
+                .scales = dtype == DType::kF32
+                              ? nullptr
+                              : reinterpret_cast<float*>(block + layout.scale_offset(2, 1)) + 4});
+    EXPECT_EQ(cache.memory, one.memory) << DTypeName(dtype);
+  }
 }
 
 // YaRN's attention factor is part of the rotation, and taken out again.

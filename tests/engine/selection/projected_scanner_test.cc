@@ -41,13 +41,18 @@ TEST(PrincipalDirectionsTest, FindsWhatWasPlanted) {
       for (int i = 0; i < kDim; ++i) rows[t * kDim + i] += weights[d] * planted[d][i];
     }
   }
-  std::vector<const std::byte*> blocks;
+  // Each block is 128 keys and as many values, which nobody reads.
+  std::vector<std::byte*> blocks;
   for (int b = 0; b < 4; ++b) {
-    blocks.push_back(reinterpret_cast<const std::byte*>(rows.data() + b * 128 * kDim));
+    blocks.push_back(reinterpret_cast<std::byte*>(rows.data() + b * 128 * kDim));
   }
   std::vector<float> found(kDim * 3);
-  const KvLayout layout = {.head_dim = kDim, .block_size = 128, .dtype = DType::kF32};
-  PrincipalDirections({.blocks = blocks, .num_rows = kRows, .layout = &layout}, 3, found.data());
+  const KvLayout layout = {.num_layers = 1,
+                           .num_kv_heads = 1,
+                           .head_dim = kDim,
+                           .block_size = 128,
+                           .dtype = DType::kF32};
+  PrincipalDirections({.layout = &layout, .blocks = blocks, .num_rows = kRows}, 3, found.data());
   for (int d = 0; d < 3; ++d) {
     float cosine = 0, length = 0;
     for (int i = 0; i < kDim; ++i) {
@@ -61,10 +66,11 @@ TEST(PrincipalDirectionsTest, FindsWhatWasPlanted) {
 
 TEST(PrincipalDirectionsTest, TakesAxesWhenThereIsNothingToFind) {
   std::vector<float> rows(4, NAN), found(4 * 2);
-  const std::byte* block = reinterpret_cast<const std::byte*>(rows.data());
+  std::byte* const block = reinterpret_cast<std::byte*>(rows.data());
   for (const int num_rows : {0, 1}) {
-    const KvLayout layout = {.head_dim = 4, .block_size = 1, .dtype = DType::kF32};
-    PrincipalDirections({.blocks = {&block, 1}, .num_rows = num_rows, .layout = &layout}, 2,
+    const KvLayout layout = {
+        .num_layers = 1, .num_kv_heads = 1, .head_dim = 4, .block_size = 1, .dtype = DType::kF32};
+    PrincipalDirections({.layout = &layout, .blocks = {&block, 1}, .num_rows = num_rows}, 2,
                         found.data());
     EXPECT_EQ(found, (std::vector<float>{1, 0, 0, 1, 0, 0, 0, 0}));
   }

@@ -6,7 +6,6 @@
 #include <random>
 #include <utility>
 
-#include "engine/kernels/cpu/element.h"
 #include "gtest/gtest.h"
 
 namespace tokenbutler {
@@ -96,16 +95,13 @@ float FakeSequence::softmax_scale() const {
 void FakeSequence::WriteRows(int layer, int begin, int end) {
   const size_t head_dim = static_cast<size_t>(shape_.head_dim);
   const size_t query_size = num_heads() * head_dim;
-  std::vector<float> row(head_dim);
+  std::vector<float> key(head_dim), value(head_dim);
   for (int t = begin; t < end; ++t) {
     Draw(seeds_[t], layer, t, 0, 1.5f, queries_[layer].data() + t * query_size, query_size);
     for (int h = 0; h < shape_.num_kv_heads; ++h) {
-      std::byte* const out[] = {store_->key_row(table_, layer, h, t),
-                                store_->value_row(table_, layer, h, t)};
-      for (int part = 0; part < 2; ++part) {
-        Draw(seeds_[t], layer, t, 1 + 2 * h + part, 1.0f, row.data(), head_dim);
-        for (size_t i = 0; i < head_dim; ++i) StoreElement(out[part], shape_.dtype, i, row[i]);
-      }
+      Draw(seeds_[t], layer, t, 1 + 2 * h, 1.0f, key.data(), head_dim);
+      Draw(seeds_[t], layer, t, 2 + 2 * h, 1.0f, value.data(), head_dim);
+      Row(layer, h, t).Store(key.data(), value.data());
     }
   }
 }
@@ -186,18 +182,20 @@ void FakeSequence::Attend(const LayerContext& context, const TokenSelection& sel
   lse_[layer] = std::move(lse);
 }
 
-std::vector<float> FakeSequence::RowOf(const std::byte* row) const {
-  std::vector<float> values(static_cast<size_t>(shape_.head_dim));
-  for (size_t i = 0; i < values.size(); ++i) values[i] = LoadElement(row, shape_.dtype, i);
-  return values;
+KvRow FakeSequence::Row(int layer, int kv_head, int token) const {
+  return {&store_->layout(), blocks_, layer, kv_head, token};
 }
 
 std::vector<float> FakeSequence::Key(int layer, int kv_head, int token) const {
-  return RowOf(store_->key_row(table_, layer, kv_head, token));
+  std::vector<float> row(static_cast<size_t>(shape_.head_dim));
+  Row(layer, kv_head, token).LoadKey(row.data());
+  return row;
 }
 
 std::vector<float> FakeSequence::Value(int layer, int kv_head, int token) const {
-  return RowOf(store_->value_row(table_, layer, kv_head, token));
+  std::vector<float> row(static_cast<size_t>(shape_.head_dim));
+  Row(layer, kv_head, token).LoadValue(row.data());
+  return row;
 }
 
 const float* FakeSequence::Query(int layer, int position) const {
@@ -206,10 +204,10 @@ const float* FakeSequence::Query(int layer, int position) const {
 
 double FakeSequence::Logit(int layer, int head, int position, int token) const {
   const float* query = Query(layer, position) + static_cast<size_t>(head) * shape_.head_dim;
-  const std::byte* key = store_->key_row(table_, layer, head / shape_.group_size, token);
+  const std::vector<float> key = Key(layer, head / shape_.group_size, token);
   double dot = 0;
   for (int i = 0; i < shape_.head_dim; ++i) {
-    dot += double{query[i]} * LoadElement(key, shape_.dtype, static_cast<size_t>(i));
+    dot += double{query[i]} * key[static_cast<size_t>(i)];
   }
   return dot * softmax_scale();
 }

@@ -7,6 +7,7 @@
 #include "base/compute_pool.h"
 #include "engine/models/model_config.h"
 #include "engine/models/rope.h"
+#include "engine/selection/kv_rows.h"
 #include "engine/selection/policies.h"
 #include "engine/selection/token_selector.h"
 #include "offload/block_table.h"
@@ -69,7 +70,7 @@ class FakeSequence {
   LayerContext Context(int layer, int context_len);
 
  private:
-  std::vector<float> RowOf(const std::byte* row) const;
+  KvRow Row(int layer, int kv_head, int token) const;
   // Writes K and V rows of one layer's tokens [begin, end).
   void WriteRows(int layer, int begin, int end);
   // Softmax over what was selected, as the attention kernel hands it to OnAttended.

@@ -77,7 +77,7 @@ void ExpectStandIn(FakeSequence& sequence, TokenSelector& selector, int layer) {
     for (int h = 0; h < shape.num_kv_heads; ++h) {
       const KvRow at{context.layout, blocks, layer, h, t};
       for (const bool keys : {true, false}) {
-        LoadRow(keys ? at.key() : at.value(), *context.layout, row.data());
+        keys ? at.LoadKey(row.data()) : at.LoadValue(row.data());
         if (t >= kPrompt) {
           EXPECT_EQ(row, keys ? sequence.Key(layer, h, t) : sequence.Value(layer, h, t));
           continue;
@@ -118,7 +118,7 @@ TEST(XkvRuleTest, ChunksOfThePromptChangeNothing) {
     const LayerContext context = sequence.Context(1, sequence.length());
     const KvRow at{context.layout, selector->StandIn(context), 1, 1, 140};
     std::vector<float> row(static_cast<size_t>(context.layout->head_dim));
-    LoadRow(at.key(), *context.layout, row.data());
+    at.LoadKey(row.data());
     if (whole.empty()) whole = row;
     EXPECT_EQ(row, whole) << "chunk " << chunk;
   }
@@ -134,7 +134,7 @@ TEST(XkvRuleTest, FullRankGivesTheRowsBack) {
   const absl::Span<std::byte* const> blocks = selector->StandIn(context);
   std::vector<float> row(static_cast<size_t>(context.layout->head_dim));
   for (const int t : {0, 31, 32, 149, 150}) {
-    LoadRow(KvRow{context.layout, blocks, 0, 0, t}.key(), *context.layout, row.data());
+    KvRow{context.layout, blocks, 0, 0, t}.LoadKey(row.data());
     const std::vector<float> key = sequence.Key(0, 0, t);
     for (size_t i = 0; i < row.size(); ++i) EXPECT_NEAR(row[i], key[i], 0.04) << "token " << t;
   }
