@@ -85,7 +85,11 @@ absl::StatusOr<std::unique_ptr<BenchModel>> BenchModel::Create(const Options& op
   if (options.needs_tokenizer) {
     ASSIGN_OR_RETURN(bench->tokenizer_, MakeTokenizer(std::move(model.tokenizer)));
   }
-  const KvLayout layout = KvLayoutFor(model.config, model.compute_dtype);
+  DType kv_dtype = model.compute_dtype;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8}) {
+    if (options.kv_dtype == DTypeName(dtype)) kv_dtype = dtype;
+  }
+  const KvLayout layout = KvLayoutFor(model.config, kv_dtype);
   const int64_t stride = static_cast<int64_t>(layout.block_bytes() + 63) / 64 * 64;
   const int64_t bytes = stride * options.num_blocks({.config = &model.config,
                                                      .weights = &model.weights,
@@ -108,6 +112,12 @@ absl::StatusOr<std::unique_ptr<BenchModel>> BenchModel::Create(const Options& op
                    StepRunner::Create(std::move(model.config), std::move(model.weights),
                                       bench->kv_store_.get(), &pool, runner));
   return bench;
+}
+
+std::string BenchModel::dtypes() const {
+  const DType compute = runner_->compute_dtype(), kv = layout().dtype;
+  if (compute == kv) return std::string(DTypeName(compute));
+  return fmt::format("{}, KV {}", DTypeName(compute), DTypeName(kv));
 }
 
 std::vector<int32_t> BenchModel::Encode(std::string_view text) const {

@@ -33,9 +33,10 @@ size_t WeightBytesPerStep(const ModelWeights& weights);
 class BenchModel {
  public:
   struct Options {
-    std::string model;    // a .gguf file or a Hugging Face folder
-    std::string dtype;    // "bfloat16", "float32", or empty: what the server would choose
-    int context_len = 0;  // positions used: beyond the model's own, RoPE is scaled by YaRN
+    std::string model;          // a .gguf file or a Hugging Face folder
+    std::string dtype;          // "bfloat16", "float32", or empty: what the server would choose
+    std::string kv_dtype = {};  // of the KV cache, a DTypeName; "": the compute dtype
+    int context_len = 0;        // positions used: beyond the model's own, RoPE is scaled by YaRN
     // Blocks of the KV cache, given what policies build on; the runner's RoPE is not there yet.
     std::function<int(const SelectionResources&)> num_blocks;
     bool needs_tokenizer = false;
@@ -59,6 +60,8 @@ class BenchModel {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const ModelConfig& config() const { return runner_->config(); }
   const KvLayout& layout() const { return kv_store_->layout(); }
+  // Of weights and KV cache: "bfloat16", or "bfloat16, KV int8" where they differ.
+  std::string dtypes() const;
   size_t weight_bytes() const { return weight_bytes_; }
   // "none", or how RoPE was scaled for the context: "yarn x 32".
   const std::string& rope_scaling() const { return rope_scaling_; }

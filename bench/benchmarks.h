@@ -103,6 +103,7 @@ struct SettingOptions {
 struct DecodeOptions {
   std::string model;
   std::string dtype;
+  std::string kv_dtype;  // of the KV cache, a DTypeName; "": the compute dtype
   SettingOptions choice = {.settings = AllSettings(), .token_budgets = {4096}};
   std::vector<int> depths = {4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288};
   // Instead of every setting at every budget and depth: what docs/performance.md shows
@@ -121,6 +122,9 @@ absl::StatusOr<Report> RunDecode(const DecodeOptions& options, ComputePool& pool
 struct QualityOptions {
   std::string model;
   std::string dtype;
+  // Of the KV cache, a DTypeName; "": the compute dtype. What the others are compared with is
+  // dense decoding with a cache of the compute dtype in any case.
+  std::string kv_dtype;
   SettingOptions choice = {
       .settings = AllSettings(), .token_budgets = {768}, .sink_tokens = 32, .local_window = 128};
   std::vector<std::string> texts;  // files
@@ -140,6 +144,7 @@ absl::StatusOr<Report> RunQuality(const QualityOptions& options, ComputePool& po
 struct LinkOptions {
   std::string model;
   std::string dtype;
+  std::string kv_dtype;  // of the KV cache, a DTypeName; "": the compute dtype
   // The first is what a server with a staged device tier does.
   SettingOptions choice = {
       .settings = {"sketch:query=lookahead,candidates=1.5x", "sketch:query=lookahead", "quality",

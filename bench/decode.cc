@@ -98,8 +98,9 @@ class DecodeBenchmark {
     samples->read_b_s.push_back(probe_.Measure());
     // A budget of more than half of the context is as good as reading it all.
     const int spacing = std::max(1, c.depth / c.params.token_budget);
-    samples->gather_b_s.push_back(probe_.MeasureGather(
-        model_.layout().row_bytes(), std::min(c.params.token_budget, c.depth), spacing));
+    const size_t row_bytes = (model_.layout().row_bytes() + 63) / 64 * 64;
+    samples->gather_b_s.push_back(
+        probe_.MeasureGather(row_bytes, std::min(c.params.token_budget, c.depth), spacing));
     const double start = NowSeconds();
     RETURN_IF_ERROR(sequence.Decode(AnyToken()));
     return (NowSeconds() - start) * 1e3;
@@ -226,6 +227,7 @@ absl::StatusOr<Report> RunDecode(const DecodeOptions& o, ComputePool& pool) {
   BenchModel::Options setup;
   setup.model = o.model;
   setup.dtype = o.dtype;
+  setup.kv_dtype = o.kv_dtype;
   setup.context_len = cases.back().depth + most_steps;
   setup.num_blocks = [&](const SelectionResources& resources) {
     return BlocksThatFit(o, resources, &cases, &left_out);
@@ -236,7 +238,7 @@ absl::StatusOr<Report> RunDecode(const DecodeOptions& o, ComputePool& pool) {
   ASSIGN_OR_RETURN(BandwidthProbe probe, BandwidthProbe::Create(pool));
   Report report("decode", pool);
   const std::string name = std::filesystem::path(o.model).filename().string();
-  const std::string dtype(DTypeName(model->runner().compute_dtype()));
+  const std::string dtype = model->dtypes();
   ASSIGN_OR_RETURN(Checkpoint rows,
                    Checkpoint::Open(o.choice.resume, {{"benchmark", "decode"},
                                                       {"model", name},

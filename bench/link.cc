@@ -120,7 +120,7 @@ class LinkBenchmark {
     const LinkModel::Step modelled =
         options_.link.StepOf({.steps = steps,
                               .num_layers = layout.num_layers,
-                              .token_bytes = 2.0 * static_cast<double>(layout.row_bytes()),
+                              .token_bytes = static_cast<double>(layout.token_row_bytes()),
                               .lookups = counted.lookups,
                               .defers = job.params.misses == MissRule::kDeferred});
     const double lookups = static_cast<double>(counted.lookups);
@@ -197,6 +197,7 @@ absl::StatusOr<Report> RunLink(const LinkOptions& o, ComputePool& pool) {
   BenchModel::Options setup;
   setup.model = o.model;
   setup.dtype = o.dtype;
+  setup.kv_dtype = o.kv_dtype;
   setup.context_len = o.context_len;
   setup.num_blocks = [&](const SelectionResources& r) { return NumBlocks(jobs, o, r); };
   setup.needs_tokenizer = true;
@@ -210,7 +211,7 @@ absl::StatusOr<Report> RunLink(const LinkOptions& o, ComputePool& pool) {
   const std::string name = std::filesystem::path(o.model).filename().string();
   const Json facts = {{"benchmark", "link"},
                       {"model", name},
-                      {"dtype", DTypeName(model->runner().compute_dtype())},
+                      {"dtype", model->dtypes()},
                       {"context_len", o.context_len},
                       {"decoded_tokens", o.decoded_tokens},
                       {"sink_tokens", o.choice.sink_tokens},

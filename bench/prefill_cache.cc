@@ -13,7 +13,12 @@ namespace tokenbutler {
 
 std::string PrefillCache::PathOf(absl::Span<const int32_t> tokens) const {
   const auto* bytes = reinterpret_cast<const std::byte*>(tokens.data());
-  return fmt::format("{}/{}-{}-{}-{:016x}.kv", folder_, model_, DTypeName(bench_.layout().dtype),
+  // Rows of one type may have been computed in another.
+  std::string dtypes(DTypeName(bench_.layout().dtype));
+  if (bench_.runner().compute_dtype() != bench_.layout().dtype) {
+    dtypes = fmt::format("{}-of-{}", dtypes, DTypeName(bench_.runner().compute_dtype()));
+  }
+  return fmt::format("{}/{}-{}-{}-{:016x}.kv", folder_, model_, dtypes,
                      bench_.rope_scaling() == "none" ? "rope" : "yarn",
                      Fingerprint({bytes, tokens.size() * sizeof(int32_t)}));
 }

@@ -14,8 +14,9 @@
 namespace tokenbutler {
 
 // Prefilled K and V rows in files, one per text, so that a benchmark that is run again for one more
-// policy does not prefill again. A file's name says the model, its dtype and the tokens; rows of a
-// program that computes otherwise are not told apart: remove the folder then.
+// policy does not prefill again. A file's name says the model, the dtypes of its cache and weights,
+// and the tokens; rows of a program that computes otherwise are not told apart: remove the folder
+// then.
 class PrefillCache {
  public:
   // `folder` is created when it is missing; "": nothing is kept.

@@ -21,6 +21,10 @@ namespace {
 
 using Json = Report::Json;
 
+std::string ModelName(const QualityOptions& o) {
+  return std::filesystem::path(o.model).filename().string();
+}
+
 // Policies that take minutes for a text.
 bool IsSlow(AttentionPolicy policy) {
   return LearnsFromPrefill(policy) || policy == AttentionPolicy::kXkv;
@@ -50,17 +54,42 @@ struct Score {
   int same_top = 0;
 };
 
+// A model at work on texts, and what it has prefilled before.
+struct TextEngine {
+  std::unique_ptr<BenchModel> model;
+  std::unique_ptr<PrefillCache> cache;
+  std::unique_ptr<PromptScorer> scorer;
+};
+
+absl::StatusOr<TextEngine> NewTextEngine(const QualityOptions& o, const BenchModel::Options& setup,
+                                         ComputePool& pool) {
+  TextEngine engine;
+  ASSIGN_OR_RETURN(engine.model, BenchModel::Create(setup, pool));
+  engine.cache = std::make_unique<PrefillCache>(o.prefill_cache, ModelName(o), *engine.model);
+  ASSIGN_OR_RETURN(
+      engine.scorer,
+      PromptScorer::Create(*engine.model, {.context_len = o.context_len,
+                                           .max_num_seqs = setup.runner.max_num_seqs,
+                                           .prefill_chunk_tokens = o.prefill_chunk_tokens}));
+  return engine;
+}
+
 class DocumentScorer {
  public:
-  DocumentScorer(const QualityOptions& options, PromptScorer& scorer, const PrefillCache& cache)
-      : options_(options), scorer_(scorer), cache_(cache) {}
+  // `reference` decodes densely what the jobs are compared with: `jobs` itself, or an engine with
+  // another KV cache.
+  DocumentScorer(const QualityOptions& options, TextEngine& jobs, TextEngine& reference)
+      : options_(options), jobs_(jobs), reference_(reference) {}
 
   // A row for each job.
   absl::StatusOr<std::vector<Json>> Run(const TextDocument& document,
                                         const std::vector<TextJob>& jobs) {
     const int prefix = options_.context_len - options_.scored_tokens;
     const absl::Span<const int32_t> tokens = document.tokens;
-    RETURN_IF_ERROR(Hold(document, tokens.first(prefix), jobs));
+    RETURN_IF_ERROR(Hold(document, tokens.first(prefix), jobs, jobs_));
+    if (&reference_ != &jobs_) {
+      RETURN_IF_ERROR(Hold(document, tokens.first(prefix), {}, reference_));
+    }
     RETURN_IF_ERROR(ScoreDense(tokens.subspan(prefix)));
     std::vector<AttentionParams> attentions;
     attentions.reserve(jobs.size());
@@ -68,14 +97,14 @@ class DocumentScorer {
     std::vector<Score> scores(jobs.size());
     ASSIGN_OR_RETURN(
         const std::vector<AttentionStats> stats,
-        scorer_.Score(tokens.subspan(prefix, options_.scored_tokens), attentions,
-                      [&](int j, int i, absl::Span<const float> logits) {
-                        if (j == 0) PrintPosition(document, i);
-                        Score& score = scores[j];
-                        score.kl += references_[i].KlDivergence(logits);
-                        score.same_top += TopToken(logits) == references_[i].top_token();
-                        score.nll += NegativeLogLikelihood(logits, tokens[prefix + i + 1]);
-                      }));
+        jobs_.scorer->Score(tokens.subspan(prefix, options_.scored_tokens), attentions,
+                            [&](int j, int i, absl::Span<const float> logits) {
+                              if (j == 0) PrintPosition(document, i);
+                              Score& score = scores[j];
+                              score.kl += references_[i].KlDivergence(logits);
+                              score.same_top += TopToken(logits) == references_[i].top_token();
+                              score.nll += NegativeLogLikelihood(logits, tokens[prefix + i + 1]);
+                            }));
     fmt::print(stderr, "\n");
     std::vector<Json> rows;
     for (size_t j = 0; j < jobs.size(); ++j) {
@@ -87,32 +116,33 @@ class DocumentScorer {
  private:
   // Everything before the scored tokens, once for all jobs.
   absl::Status Hold(const TextDocument& document, absl::Span<const int32_t> prompt,
-                    const std::vector<TextJob>& jobs) {
+                    const std::vector<TextJob>& jobs, TextEngine& engine) {
     std::vector<AttentionParams> watching;
     for (const TextJob& job : jobs) {
       if (LearnsFromPrefill(job.params.policy)) watching.push_back(job.params);
     }
     // They want the prompt's queries, which no file has.
-    const std::shared_ptr<const PromptRows> rows = watching.empty() ? cache_.Load(prompt) : nullptr;
-    RETURN_IF_ERROR(scorer_.Hold(prompt, watching, rows, [&](int done) {
+    const std::shared_ptr<const PromptRows> rows =
+        watching.empty() ? engine.cache->Load(prompt) : nullptr;
+    RETURN_IF_ERROR(engine.scorer->Hold(prompt, watching, rows, [&](int done) {
       fmt::print(stderr, "\rquality: {}: prefill {}/{} ", document.name, done, prompt.size());
     }));
     if (rows != nullptr) return absl::OkStatus();
     fmt::print(stderr, "\n");
-    ASSIGN_OR_RETURN(const BlockTable blocks, scorer_.Blocks());
-    return cache_.Store(prompt, blocks);
+    ASSIGN_OR_RETURN(const BlockTable blocks, engine.scorer->Blocks());
+    return engine.cache->Store(prompt, blocks);
   }
 
   // What the others are compared with. `tokens`: the scored ones and the one after them.
   absl::Status ScoreDense(absl::Span<const int32_t> tokens) {
     references_.clear();
     dense_nll_ = 0;
-    return scorer_
-        .Score(tokens.first(options_.scored_tokens), {AttentionParams{}},
-               [&](int, int i, absl::Span<const float> logits) {
-                 references_.emplace_back(logits);
-                 dense_nll_ += NegativeLogLikelihood(logits, tokens[i + 1]);
-               })
+    return reference_.scorer
+        ->Score(tokens.first(options_.scored_tokens), {AttentionParams{}},
+                [&](int, int i, absl::Span<const float> logits) {
+                  references_.emplace_back(logits);
+                  dense_nll_ += NegativeLogLikelihood(logits, tokens[i + 1]);
+                })
         .status();
   }
 
@@ -129,8 +159,9 @@ class DocumentScorer {
     row["same_top"] = score.same_top / count;
     row["nll"] = score.nll / count;
     row["dense_nll"] = dense_nll_ / count;
-    row["attended_tokens"] =
-        static_cast<double>(stats.attended_tokens) / static_cast<double>(stats.attended_lists);
+    row["attended_tokens"] = job.params.sparse() ? static_cast<double>(stats.attended_tokens) /
+                                                       static_cast<double>(stats.attended_lists)
+                                                 : options_.context_len - (count - 1) / 2;
     row["mass_recall"] = stats.recall_probes == 0
                              ? Json()
                              : Json(stats.recall_sum / static_cast<double>(stats.recall_probes));
@@ -138,8 +169,7 @@ class DocumentScorer {
   }
 
   const QualityOptions& options_;
-  PromptScorer& scorer_;
-  const PrefillCache& cache_;
+  TextEngine &jobs_, &reference_;
   std::vector<ReferenceDistribution> references_;  // one per scored token
   double dense_nll_ = 0;
 };
@@ -207,34 +237,39 @@ absl::Status CheckOptions(const QualityOptions& o) {
 
 absl::StatusOr<Report> RunQuality(const QualityOptions& o, ComputePool& pool) {
   RETURN_IF_ERROR(CheckOptions(o));
-  ASSIGN_OR_RETURN(std::vector<TextJob> jobs, TextJobsOf(o.choice, o.context_len));
   BenchModel::Options setup;
   setup.model = o.model;
   setup.dtype = o.dtype;
   setup.context_len = o.context_len;
-  setup.num_blocks = [&](const SelectionResources& r) { return NumBlocks(jobs, o, r); };
   setup.needs_tokenizer = true;
+  setup.runner.prefill_chunk_tokens = o.prefill_chunk_tokens;
+  TextEngine dense;  // the compute dtype is not known before its model is there
+  if (!o.kv_dtype.empty()) {
+    setup.num_blocks = [&](const SelectionResources& r) { return NumBlocks({}, o, r); };
+    setup.runner.max_num_seqs = 1;
+    ASSIGN_OR_RETURN(dense, NewTextEngine(o, setup, pool));
+    if (o.kv_dtype == DTypeName(dense.model->runner().compute_dtype())) dense = {};
+  }
+  const bool has_other_cache = dense.model != nullptr;
+  ASSIGN_OR_RETURN(std::vector<TextJob> jobs,
+                   TextJobsOf(o.choice, o.context_len, /*with_dense=*/has_other_cache));
+  setup.kv_dtype = o.kv_dtype;
+  setup.num_blocks = [&](const SelectionResources& r) { return NumBlocks(jobs, o, r); };
   setup.predictor = o.choice.predictor;
   setup.runner.max_num_seqs = static_cast<int>(jobs.size()) + 1;
-  setup.runner.prefill_chunk_tokens = o.prefill_chunk_tokens;
   setup.runner.recall_probe_rate = 1;
-  ASSIGN_OR_RETURN(const auto model, BenchModel::Create(setup, pool));
-  const std::vector<std::string> refused = RemoveRefused(model->runner(), &jobs);
-  const std::string name = std::filesystem::path(o.model).filename().string();
+  ASSIGN_OR_RETURN(TextEngine engine, NewTextEngine(o, setup, pool));
+  const BenchModel* model = engine.model.get();
+  const std::vector<std::string> refused = RemoveRefused(engine.model->runner(), &jobs);
   const Json facts = {{"benchmark", "quality"},
-                      {"model", name},
-                      {"dtype", DTypeName(model->runner().compute_dtype())},
+                      {"model", ModelName(o)},
+                      {"dtype", model->dtypes()},
                       {"context_len", o.context_len},
                       {"scored_tokens", o.scored_tokens},
                       {"sink_tokens", o.choice.sink_tokens},
                       {"local_window", o.choice.local_window}};
   ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(o.choice.resume, facts));
-  const PrefillCache cache(o.prefill_cache, name, *model);
-  ASSIGN_OR_RETURN(const auto engine,
-                   PromptScorer::Create(*model, {.context_len = o.context_len,
-                                                 .max_num_seqs = setup.runner.max_num_seqs,
-                                                 .prefill_chunk_tokens = o.prefill_chunk_tokens}));
-  DocumentScorer scorer(o, *engine, cache);
+  DocumentScorer scorer(o, engine, has_other_cache ? dense : engine);
   for (size_t d = 0; d < o.texts.size(); ++d) {
     ASSIGN_OR_RETURN(const TextDocument document,
                      ReadTextDocument(o.texts[d], o.context_len + 1, *model));

@@ -2,11 +2,10 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <random>
 
-#include "base/dtype.h"
+#include "engine/selection/kv_rows.h"
 
 namespace tokenbutler {
 namespace {
@@ -25,11 +24,6 @@ std::vector<float> NormalTable(size_t size) {
   return values;
 }
 
-float Load(const std::byte* row, int i, DType dtype) {
-  return dtype == DType::kBF16 ? ToFloat(reinterpret_cast<const BF16*>(row)[i])
-                               : reinterpret_cast<const float*>(row)[i];
-}
-
 // Mean and standard deviation per channel of the key or the value rows of one layer and KV head.
 struct Channels {
   std::vector<float> mean, deviation;  // [head_dim]
@@ -39,11 +33,14 @@ Channels Measure(const KvStore& store, const BlockTable& table, int layer, int k
                  bool is_value) {
   const KvLayout& layout = store.layout();
   std::vector<double> sum(layout.head_dim), squares(layout.head_dim);
+  std::vector<std::byte*> blocks;
+  store.BlockBases(table, table.num_tokens, &blocks);
+  std::vector<float> row(layout.head_dim);
   for (int t = 0; t < table.num_tokens; ++t) {
-    const std::byte* row = is_value ? store.value_row(table, layer, kv_head, t)
-                                    : store.key_row(table, layer, kv_head, t);
+    const KvRow at{&layout, blocks, layer, kv_head, t};
+    is_value ? at.LoadValue(row.data()) : at.LoadKey(row.data());
     for (int i = 0; i < layout.head_dim; ++i) {
-      const double x = Load(row, i, layout.dtype);
+      const double x = row[i];
       sum[i] += x;
       squares[i] += x * x;
     }
@@ -77,18 +74,9 @@ absl::StatusOr<std::vector<Channels>> MeasureModel(BenchModel& model) {
   return all;
 }
 
-void WriteRow(const Channels& channels, const float* normal, DType dtype, std::byte* row) {
-  const size_t size = channels.mean.size();
-  if (dtype == DType::kBF16) {
-    auto* out = reinterpret_cast<BF16*>(row);
-    for (size_t i = 0; i < size; ++i) {
-      out[i] = ToBF16(channels.mean[i] + channels.deviation[i] * normal[i]);
-    }
-  } else {
-    auto* out = reinterpret_cast<float*>(row);
-    for (size_t i = 0; i < size; ++i) {
-      out[i] = channels.mean[i] + channels.deviation[i] * normal[i];
-    }
+void DrawRow(const Channels& channels, const float* normal, float* row) {
+  for (size_t i = 0; i < channels.mean.size(); ++i) {
+    row[i] = channels.mean[i] + channels.deviation[i] * normal[i];
   }
 }
 
@@ -101,18 +89,20 @@ absl::Status AppendRandomRows(BenchModel& model, int num_tokens, BenchSequence* 
   BlockTable& table = sequence->table();
   const int begin = table.num_tokens, end = begin + num_tokens;
   const int first_block = begin / layout.block_size;
+  std::vector<std::byte*> blocks;
+  model.store().BlockBases(table, end, &blocks);
   model.pool().ParallelFor(layout.blocks_for(end) - first_block, [&](int task) {
     std::minstd_rand random(static_cast<uint32_t>(first_block + task) + 1);
     const int block_begin = (first_block + task) * layout.block_size;
+    std::vector<float> key(layout.head_dim), value(layout.head_dim);
     for (int t = std::max(begin, block_begin); t < std::min(end, block_begin + layout.block_size);
          ++t) {
       for (int layer = 0; layer < layout.num_layers; ++layer) {
         for (int head = 0; head < layout.num_kv_heads; ++head) {
           const size_t lane = static_cast<size_t>(layer) * layout.num_kv_heads + head;
-          WriteRow(channels[2 * lane], &normal[random() % kTableSize], layout.dtype,
-                   model.store().key_row(table, layer, head, t));
-          WriteRow(channels[2 * lane + 1], &normal[random() % kTableSize], layout.dtype,
-                   model.store().value_row(table, layer, head, t));
+          DrawRow(channels[2 * lane], &normal[random() % kTableSize], key.data());
+          DrawRow(channels[2 * lane + 1], &normal[random() % kTableSize], value.data());
+          KvRow{&layout, blocks, layer, head, t}.Store(key.data(), value.data());
         }
       }
     }

@@ -48,10 +48,14 @@ void AddChoice(CLI::App* command, SettingOptions* choice) {
                       "when the code has changed");
 }
 
-void AddModelOptions(CLI::App* command, std::string* model, std::string* dtype) {
-  command->add_option("model", *model, "A .gguf file or a Hugging Face folder")->required();
-  command->add_option("--dtype", *dtype, "Compute dtype; default: the server's choice")
+template <typename Options>
+void AddModelOptions(CLI::App* command, Options* options) {
+  command->add_option("model", options->model, "A .gguf file or a Hugging Face folder")->required();
+  command->add_option("--dtype", options->dtype, "Compute dtype; default: the server's choice")
       ->check(CLI::IsMember({"bfloat16", "float32"}));
+  command
+      ->add_option("--kv-dtype", options->kv_dtype, "Of the KV cache; default: the compute dtype")
+      ->check(CLI::IsMember({"bfloat16", "float16", "float32", "int8"}));
 }
 
 void AddCount(CLI::App* command, const char* flag, int* value, const char* help) {
@@ -64,7 +68,7 @@ void AddDecode(CLI::App& app, Benchmark* chosen) {
   CLI::App* command = app.add_subcommand(
       "decode", "Time per token against the context for each policy, beside dense and the floor");
   auto options = std::make_shared<DecodeOptions>();
-  AddModelOptions(command, &options->model, &options->dtype);
+  AddModelOptions(command, options.get());
   AddChoice(command, &options->choice);
   command
       ->add_option("--depths", options->depths,
@@ -103,7 +107,7 @@ void AddQuality(CLI::App& app, Benchmark* chosen) {
   CLI::App* command = app.add_subcommand(
       "quality", "Divergence of sparse from dense decoding on real texts, for each policy");
   auto options = std::make_shared<QualityOptions>();
-  AddModelOptions(command, &options->model, &options->dtype);
+  AddModelOptions(command, options.get());
   AddChoice(command, &options->choice);
   command->add_option("--text", options->texts, "Text files (quality_corpus.py collects some)")
       ->required()
@@ -124,7 +128,7 @@ void AddLink(CLI::App& app, Benchmark* chosen) {
   CLI::App* command = app.add_subcommand(
       "link", "Traffic between host and device tier on real texts, and modelled stalls");
   auto options = std::make_shared<LinkOptions>();
-  AddModelOptions(command, &options->model, &options->dtype);
+  AddModelOptions(command, options.get());
   AddChoice(command, &options->choice);
   command->add_option("--text", options->texts, "Text files (quality_corpus.py collects some)")
       ->required()

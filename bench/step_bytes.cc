@@ -19,7 +19,7 @@ double ScanBytesPerBlock(const AttentionParams& params, const KvLayout& kv,
     case AttentionPolicy::kSketch:
       return static_cast<double>(SketchLayoutFor(params, kv).record_bytes());
     case AttentionPolicy::kExact:  // the keys themselves
-      return static_cast<double>(kv.block_size * kv.row_bytes());
+      return kv.block_size * static_cast<double>(kv.token_row_bytes()) / 2;
     case AttentionPolicy::kTokenButler:
     case AttentionPolicy::kPca:
     case AttentionPolicy::kQuest:
@@ -40,7 +40,7 @@ double ScannedShare(const AttentionParams& params) {
 // The keys of candidates that are not attended to: read to be ranked by.
 double RescoredBytes(const AttentionParams& params, const KvLayout& kv) {
   return static_cast<double>(std::max(0, params.candidates - params.token_budget)) *
-         static_cast<double>(kv.row_bytes());
+         static_cast<double>(kv.token_row_bytes()) / 2;
 }
 
 }  // namespace

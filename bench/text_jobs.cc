@@ -21,13 +21,14 @@ std::vector<Checkpoint::Json> TextJob::RowsIn(const Checkpoint& checkpoint) cons
   return rows;
 }
 
-absl::StatusOr<std::vector<TextJob>> TextJobsOf(const SettingOptions& choice, int context_len) {
+absl::StatusOr<std::vector<TextJob>> TextJobsOf(const SettingOptions& choice, int context_len,
+                                                bool with_dense) {
   ASSIGN_OR_RETURN(const std::vector<Setting> settings,
                    ParseSettings(choice.settings, choice.sweep));
   std::vector<TextJob> jobs;
   for (const int token_budget : choice.token_budgets) {
     for (const Setting& setting : settings) {
-      if (!setting.params.sparse()) continue;  // what the others are compared with
+      if (!setting.params.sparse() && !with_dense) continue;  // what the others are compared with
       jobs.push_back({setting.label, setting.At({.context_len = context_len,
                                                  .token_budget = token_budget,
                                                  .sink_tokens = choice.sink_tokens,

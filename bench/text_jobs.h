@@ -23,8 +23,10 @@ struct TextJob {
   std::vector<Checkpoint::Json> RowsIn(const Checkpoint& checkpoint) const;
 };
 
-// The chosen settings, dense left out, at every budget. INVALID_ARGUMENT when one cannot be parsed.
-absl::StatusOr<std::vector<TextJob>> TextJobsOf(const SettingOptions& choice, int context_len);
+// The chosen settings at every budget, without dense unless `with_dense`. INVALID_ARGUMENT when one
+// cannot be parsed.
+absl::StatusOr<std::vector<TextJob>> TextJobsOf(const SettingOptions& choice, int context_len,
+                                                bool with_dense = false);
 
 // Takes out the jobs that the model cannot be run with; what and why, also on stderr.
 std::vector<std::string> RemoveRefused(const StepRunner& runner, std::vector<TextJob>* jobs);

@@ -76,6 +76,34 @@ TEST_F(BenchModelTest, SparseBranchesAttendToTheirBudget) {
   EXPECT_EQ(stats.context_tokens, 301 * stats.attended_lists);
 }
 
+// A cache of one type, computed in another, must not pass for one that was not.
+TEST_F(BenchModelTest, PrefillCachesOfDifferentTypesAreToldApart) {
+  const std::string folder = ::testing::TempDir() + "/kv_dtypes";
+  std::filesystem::remove_all(folder);
+  const std::vector<int32_t> tokens = Tokens(140);
+  const std::pair<const char*, const char*> dtypes[] = {
+      {"float32", ""}, {"float32", "bfloat16"}, {"float32", "int8"}, {"bfloat16", ""}};
+  for (const auto& [dtype, kv_dtype] : dtypes) {
+    SCOPED_TRACE(std::string(dtype) + " " + kv_dtype);
+    auto model =
+        BenchModel::Create({.model = std::string(TOKENBUTLER_TEST_DATA) + "/tiny_models/qwen2-none",
+                            .dtype = dtype,
+                            .kv_dtype = kv_dtype,
+                            .context_len = 256,
+                            .num_blocks = [](const SelectionResources&) { return 8; }},
+                           pool_);
+    ASSERT_TRUE(model.ok()) << model.status();
+    const PrefillCache cache(folder, "tiny", **model);
+    auto sequence = BenchSequence::Create(**model, {}, 150);
+    ASSERT_TRUE(sequence.ok()) << sequence.status();
+    EXPECT_EQ(cache.Load(tokens), nullptr);
+    ASSERT_TRUE((*sequence)->Prefill(tokens, 64).ok());
+    ASSERT_TRUE(cache.Store(tokens, (*sequence)->table()).ok());
+    EXPECT_NE(cache.Load(tokens), nullptr);
+  }
+  std::filesystem::remove_all(folder);
+}
+
 TEST_F(BenchModelTest, BlocksAreGivenBackAndRunOutWithASentence) {
   {
     const auto trunk = Prefilled(Tokens(300));

@@ -26,6 +26,20 @@ TEST(StepBytesTest, DenseStreamsTheWholeContext) {
   EXPECT_NEAR(bytes.FloorMs(1e6, 10e9, 1), 0.1 + 1536.0 * kContext / 1e7, 1e-9);
 }
 
+TEST(StepBytesTest, Int8RowsCountWithTheirScales) {
+  KvLayout kv = kLayout;
+  kv.dtype = DType::kI8;
+  StepShape shape{.params = {.policy = AttentionPolicy::kExact},
+                  .hidden_size = 1024,
+                  .kv = kv,
+                  .state = {},
+                  .context_len = kContext,
+                  .attended_tokens = 100};
+  // 2 layers x 3 KV heads x (64 + 4) bytes for a key, the same for a value.
+  EXPECT_EQ(BytesOfStep(shape).gathered, 816.0 * 100);
+  EXPECT_EQ(BytesOfStep(shape).streamed, 408.0 * kContext);
+}
+
 TEST(StepBytesTest, SparsePoliciesGatherWhatTheyAttendTo) {
   const StepBytes bytes = Of({.policy = AttentionPolicy::kRandom}, 100);
   EXPECT_EQ(bytes.gathered, 153600);
