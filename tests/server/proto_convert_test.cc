@@ -248,7 +248,9 @@ TEST_F(ProtoConvertTest, Events) {
   piece.text = "ab";
   piece.token_ids = {97, 98};
   piece.logprobs = {{.chosen = {.token_id = 0xE2, .logprob = -INFINITY, .rank = 3}, .top = {{}}}};
-  const StreamEvent event = piece;
+  StreamEvent event;
+  event.kind = StreamEvent::Kind::kChunk;
+  event.chunk = piece;
   for (int i = 0; i < 2; ++i) {
     ToProto(event, "id", &tokenizer_, &message);
     const v1::Chunk& chunk = message.chunk();
@@ -261,21 +263,23 @@ TEST_F(ProtoConvertTest, Events) {
     EXPECT_EQ(chunk.logprobs(0).chosen().rank(), 3);
     EXPECT_EQ(chunk.logprobs(0).top_size(), 1);
   }
-  OutputChunk plain;
-  plain.text = "c";
-  ToProto(plain, "id", &tokenizer_, &message);
+  event.chunk = OutputChunk();
+  event.chunk.text = "c";
+  ToProto(event, "id", &tokenizer_, &message);
   EXPECT_EQ(message.chunk().ShortDebugString(), "text: \"c\"") << "something of the last one stays";
+  event.kind = StreamEvent::Kind::kPromptLogprobs;
+  event.prompt_logprobs.resize(3);
   for (int i = 0; i < 2; ++i) {
-    ToProto(std::vector<PositionLogprobs>(3), "id", &tokenizer_, &message);
+    ToProto(event, "id", &tokenizer_, &message);
     EXPECT_EQ(message.prompt_logprobs().positions_size(), 3);
   }
-  PrefillProgress progress;
-  progress.total_tokens = 5;
-  ToProto(progress, "id", nullptr, &message);
+  event.kind = StreamEvent::Kind::kProgress;
+  event.progress.total_tokens = 5;
+  ToProto(event, "id", nullptr, &message);
   EXPECT_EQ(message.progress().total_tokens(), 5);
-  FinishedOutput output;
-  output.index = 2;
-  ToProto(output, "id", nullptr, &message);
+  event.kind = StreamEvent::Kind::kFinished;
+  event.finished.index = 2;
+  ToProto(event, "id", nullptr, &message);
   EXPECT_EQ(message.finished().index(), 2);
   EXPECT_EQ(message.finished().request_id(), "id");
 }

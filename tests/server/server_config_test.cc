@@ -253,7 +253,7 @@ TEST(ServerConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.log_level, LogLevel::kDebug);
   EXPECT_EQ(config.effective.at("--kv-capacity"), "1.5GiB");
   EXPECT_EQ(config.effective.at("--reflection"), "false");
-  EXPECT_EQ(config.effective.size(), 53);
+  EXPECT_EQ(config.effective.size(), 54);
 }
 
 TEST(ServerConfigTest, WhatCannotWorkIsRefusedBeforeTheModelIsLoaded) {
