@@ -58,7 +58,8 @@ struct ModelCase {
 std::string InCache(const std::string& file) {
   const char* cache = std::getenv("TOKENBUTLER_CACHE");
   const char* home = std::getenv("HOME");
-  return (cache != nullptr ? std::string(cache) : std::string(home) + "/.cache/tokenbutler") +
+  return (cache != nullptr ? std::string(cache)
+                           : std::string(home != nullptr ? home : "") + "/.cache/tokenbutler") +
          "/models/" + file;
 }
 

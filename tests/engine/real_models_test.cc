@@ -58,7 +58,8 @@ Golden ReadGolden(const std::string& name) {
 std::string ModelPath(const std::string& file) {
   const char* cache = std::getenv("TOKENBUTLER_CACHE");
   const char* home = std::getenv("HOME");
-  const std::string folder = cache != nullptr ? cache : std::string(home) + "/.cache/tokenbutler";
+  const std::string folder =
+      cache != nullptr ? cache : std::string(home != nullptr ? home : "") + "/.cache/tokenbutler";
   return folder + "/models/" + file;
 }
 
