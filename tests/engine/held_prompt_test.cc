@@ -1,5 +1,6 @@
 // Prompts that stay in the KV cache, and requests that begin with them.
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -127,6 +128,11 @@ TEST_F(HeldPromptTest, ScoringBeginsBehindTheHeldTokens) {
 
 TEST_F(HeldPromptTest, WhatAPolicyHasLearnedIsSharedWithItsBlocks) {
   runner.learning = {AttentionPolicy::kSketch};
+  std::atomic<int> used{0};  // as of the last step
+  runner.before_run = [&](const StepPlan&) {
+    used = pool.num_used();
+    return absl::OkStatus();
+  };
   Start();
   for (const int held : {3, 16, 18, 35, 64}) {
     GenerationRequest hold = AskHold("p", held);
@@ -135,11 +141,6 @@ TEST_F(HeldPromptTest, WhatAPolicyHasLearnedIsSharedWithItsBlocks) {
     const int blocks = (held + 3) / 4, states = (blocks + 3) / 4;
     EXPECT_EQ(pool.num_used(), blocks + 2 * states);
     EXPECT_EQ(runner.num_states(), 2);
-    int used = 0;
-    runner.before_run = [&](const StepPlan&) {
-      used = pool.num_used();
-      return absl::OkStatus();
-    };
     GenerationRequest request = Ask("c", held, 0);
     request.score_token_ids.assign(20, 5);
     request.attention = Sketch(4);

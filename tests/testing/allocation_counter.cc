@@ -3,8 +3,22 @@
 #include <cerrno>
 #include <cstdlib>
 
-// glibc's own functions under the names that it exports for those who replace them.
+// Sanitizers have a malloc of their own, which tells what it hands out; another one cannot be put
+// in its place.
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define TOKENBUTLER_SANITIZER_MALLOC
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TOKENBUTLER_SANITIZER_MALLOC
+#endif
+
 extern "C" {
+// Of the sanitizers' run-time library; g++ does not install the header.
+int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void*, size_t),
+                                              void (*on_free)(const volatile void*));
+// glibc's own functions under the names that it exports for those who replace them.
 void* __libc_malloc(size_t bytes);
 void* __libc_calloc(size_t count, size_t bytes);
 void* __libc_realloc(void* p, size_t bytes);
@@ -22,10 +36,16 @@ void Count(size_t bytes) {
   ++allocations;
 }
 
+#ifdef TOKENBUTLER_SANITIZER_MALLOC
+void OnMalloc(const volatile void*, size_t bytes) { Count(bytes); }
+void OnFree(const volatile void*) {}
+[[maybe_unused]] const int installed = __sanitizer_install_malloc_and_free_hooks(OnMalloc, OnFree);
+#else
 void* Align(size_t alignment, size_t bytes) {
   Count(bytes);
   return __libc_memalign(alignment, bytes);
 }
+#endif
 
 }  // namespace
 
@@ -36,6 +56,7 @@ size_t AllocationCounter::num_allocations() const { return allocations - begin_a
 
 }  // namespace tokenbutler
 
+#ifndef TOKENBUTLER_SANITIZER_MALLOC
 extern "C" {
 
 void* malloc(size_t bytes) noexcept {
@@ -67,3 +88,4 @@ int posix_memalign(void** p, size_t alignment, size_t bytes) noexcept {
 }
 
 }  // extern "C"
+#endif
