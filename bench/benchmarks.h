@@ -55,7 +55,7 @@ struct GatherOptions {
 absl::StatusOr<Report> RunGather(const GatherOptions& options, ComputePool& pool);
 
 // A decode step's scans of low-bit keys over all layers, at the shapes of SmolLM2-135M (any group
-// but 7) and Qwen2.5-0.5B (7); top-k of random keys, which no staged scan can rank well: time only.
+// but 7) and Qwen2.5-0.5B (7); top-k of random keys; partial scans of any blocks: time only.
 struct ScanOptions {
   int depth = 262144;  // tokens; a multiple of 128
   int k = 3456;        // tokens chosen per KV head
