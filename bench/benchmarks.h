@@ -6,8 +6,8 @@
 #include "base/compute_pool.h"
 #include "base/status.h"
 #include "bench/link_model.h"
-#include "bench/report.h"
-#include "bench/settings.h"
+#include "tools/scoring/report.h"
+#include "tools/scoring/settings.h"
 
 namespace tokenbutler {
 
@@ -84,19 +84,6 @@ struct ModelOptions {
   int repeats = 3;
 };
 absl::StatusOr<Report> RunModel(const ModelOptions& options, ComputePool& pool);
-
-// Which ways of choosing tokens a benchmark compares (bench/settings.h), and how many tokens each
-// may attend to.
-struct SettingOptions {
-  std::vector<std::string> settings = {};
-  Sweep sweep = {};
-  std::vector<int> token_budgets = {};
-  int sink_tokens = 128;
-  int local_window = 512;
-  std::string predictor = {};  // file for the policy tokenbutler; "": none
-  // Rows of an earlier run that are not measured again, and where rows go; "": none.
-  std::string resume = {};
-};
 
 // Whole decode steps of one sequence against the length of its context, which is filled at random
 // (bench/random_kv.h), for each setting; every step cold.

@@ -6,15 +6,15 @@
 #include <string>
 #include <vector>
 
-#include "bench/bench_model.h"
 #include "bench/benchmarks.h"
-#include "bench/checkpoint.h"
 #include "bench/cold_memory.h"
 #include "bench/decode_cases.h"
 #include "bench/random_kv.h"
 #include "bench/step_bytes.h"
 #include "engine/selection/policies.h"
 #include "fmt/format.h"
+#include "tools/scoring/checkpoint.h"
+#include "tools/scoring/measured_model.h"
 
 namespace tokenbutler {
 namespace {
@@ -44,23 +44,25 @@ double MeanOf(absl::Span<const double> values) {
 
 class DecodeBenchmark {
  public:
-  DecodeBenchmark(const DecodeOptions& options, BenchModel& model, BandwidthProbe& probe)
+  DecodeBenchmark(const DecodeOptions& options, MeasuredModel& model, BandwidthProbe& probe)
       : options_(options), model_(model), probe_(probe), queries_(model.config()) {}
 
   // Fills the cache to the deepest of the cases.
   absl::Status Fill(int depth) {
     fmt::print(stderr, "decode: filling {} tokens\n", depth);
-    ASSIGN_OR_RETURN(trunk_, BenchSequence::Create(model_, {}, depth));
+    ASSIGN_OR_RETURN(trunk_, MeasuredSequence::Create(model_, {}, depth));
     return AppendRandomRows(model_, depth, trunk_.get());
   }
 
   absl::StatusOr<Json> Measure(const DecodeCase& c) {
     const int room = c.depth + c.NumSteps(options_);
     const double start = NowSeconds();
-    ASSIGN_OR_RETURN(const auto sequence, BenchSequence::Branch(model_, c.params, *trunk_, c.depth,
-                                                                room, queries_.layers()));
+    ASSIGN_OR_RETURN(
+        const auto sequence,
+        MeasuredSequence::Branch(model_, c.params, *trunk_, c.depth, room, queries_.layers()));
     const double adopt_seconds = NowSeconds() - start;
-    ASSIGN_OR_RETURN(const auto dense, BenchSequence::Branch(model_, {}, *trunk_, c.depth, room));
+    ASSIGN_OR_RETURN(const auto dense,
+                     MeasuredSequence::Branch(model_, {}, *trunk_, c.depth, room));
     for (int i = 0; i < c.params.prediction_interval; ++i) {
       RETURN_IF_ERROR(sequence->Decode(AnyToken()));
     }
@@ -94,7 +96,8 @@ class DecodeBenchmark {
   int32_t AnyToken() { return static_cast<int32_t>(random_() % model_.config().vocab_size); }
 
   // Empties the caches, then one step; milliseconds.
-  absl::StatusOr<double> ColdStep(const DecodeCase& c, BenchSequence& sequence, Samples* samples) {
+  absl::StatusOr<double> ColdStep(const DecodeCase& c, MeasuredSequence& sequence,
+                                  Samples* samples) {
     samples->read_b_s.push_back(probe_.Measure());
     // A budget of more than half of the context is as good as reading it all.
     const int spacing = std::max(1, c.depth / c.params.token_budget);
@@ -106,8 +109,8 @@ class DecodeBenchmark {
     return (NowSeconds() - start) * 1e3;
   }
 
-  absl::Status Repeat(const DecodeCase& c, int steps_at_least, BenchSequence& sequence,
-                      BenchSequence& dense, Samples* samples) {
+  absl::Status Repeat(const DecodeCase& c, int steps_at_least, MeasuredSequence& sequence,
+                      MeasuredSequence& dense, Samples* samples) {
     ASSIGN_OR_RETURN(samples->dense_ms.emplace_back(), ColdStep(c, dense, samples));
     std::vector<double> steps;
     for (int i = c.StepsPerRepeat(steps_at_least); i > 0; --i) {
@@ -165,10 +168,10 @@ class DecodeBenchmark {
   }
 
   const DecodeOptions& options_;
-  BenchModel& model_;
+  MeasuredModel& model_;
   BandwidthProbe& probe_;
   const RandomQueries queries_;
-  std::unique_ptr<BenchSequence> trunk_;
+  std::unique_ptr<MeasuredSequence> trunk_;
   std::mt19937 random_{1};
 };
 
@@ -224,7 +227,7 @@ absl::StatusOr<Report> RunDecode(const DecodeOptions& o, ComputePool& pool) {
   if (cases.empty()) return InvalidArgumentError("nothing to measure");
   int left_out = 0, most_steps = 0;
   for (const DecodeCase& c : cases) most_steps = std::max(most_steps, c.NumSteps(o));
-  BenchModel::Options setup;
+  MeasuredModel::Options setup;
   setup.model = o.model;
   setup.dtype = o.dtype;
   setup.kv_dtype = o.kv_dtype;
@@ -234,7 +237,7 @@ absl::StatusOr<Report> RunDecode(const DecodeOptions& o, ComputePool& pool) {
   };
   setup.predictor = o.choice.predictor;
   setup.runner.max_num_seqs = 1;
-  ASSIGN_OR_RETURN(const auto model, BenchModel::Create(setup, pool));
+  ASSIGN_OR_RETURN(const auto model, MeasuredModel::Create(setup, pool));
   ASSIGN_OR_RETURN(BandwidthProbe probe, BandwidthProbe::Create(pool));
   Report report("decode", pool);
   const std::string name = std::filesystem::path(o.model).filename().string();

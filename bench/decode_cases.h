@@ -5,8 +5,8 @@
 
 #include "base/status.h"
 #include "bench/benchmarks.h"
-#include "bench/checkpoint.h"
-#include "bench/settings.h"
+#include "tools/scoring/checkpoint.h"
+#include "tools/scoring/settings.h"
 
 namespace tokenbutler {
 

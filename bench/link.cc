@@ -4,15 +4,15 @@
 #include <string>
 #include <vector>
 
-#include "bench/bench_model.h"
 #include "bench/benchmarks.h"
-#include "bench/checkpoint.h"
-#include "bench/divergence.h"
-#include "bench/prefill_cache.h"
-#include "bench/text_document.h"
-#include "bench/text_jobs.h"
 #include "engine/selection/policies.h"
 #include "fmt/format.h"
+#include "tools/scoring/checkpoint.h"
+#include "tools/scoring/divergence.h"
+#include "tools/scoring/measured_model.h"
+#include "tools/scoring/prefill_cache.h"
+#include "tools/scoring/text_document.h"
+#include "tools/scoring/text_jobs.h"
 
 namespace tokenbutler {
 namespace {
@@ -66,7 +66,7 @@ OffloadCounters Difference(OffloadCounters a, const OffloadCounters& b) {
 
 class LinkBenchmark {
  public:
-  LinkBenchmark(const LinkOptions& options, BenchModel& model, const PrefillCache& cache)
+  LinkBenchmark(const LinkOptions& options, MeasuredModel& model, const PrefillCache& cache)
       : options_(options), model_(model), cache_(cache) {}
 
   // Prefills a text and decodes its end densely: what Run compares with.
@@ -75,7 +75,7 @@ class LinkBenchmark {
     const int prefix = options_.context_len - options_.decoded_tokens;
     const absl::Span<const int32_t> prompt = absl::MakeConstSpan(document.tokens).first(prefix);
     trunk_ = nullptr;
-    ASSIGN_OR_RETURN(trunk_, BenchSequence::Create(model_, {}, prefix));
+    ASSIGN_OR_RETURN(trunk_, MeasuredSequence::Create(model_, {}, prefix));
     if (const auto rows = cache_.Load(prompt); rows != nullptr) {
       trunk_->CopyIn(*rows);
     } else {
@@ -86,7 +86,7 @@ class LinkBenchmark {
       RETURN_IF_ERROR(cache_.Store(prompt, trunk_->table()));
     }
     ASSIGN_OR_RETURN(const auto dense,
-                     BenchSequence::Branch(model_, {}, *trunk_, prefix, options_.context_len));
+                     MeasuredSequence::Branch(model_, {}, *trunk_, prefix, options_.context_len));
     for (int at = prefix; at < options_.context_len; ++at) {
       RETURN_IF_ERROR(dense->Decode(document.tokens[at]));
       references_.emplace_back(model_.runner().decode_logits(0));
@@ -96,8 +96,8 @@ class LinkBenchmark {
 
   absl::StatusOr<Json> Run(const TextDocument& document, const TextJob& job) {
     const int prefix = options_.context_len - options_.decoded_tokens;
-    ASSIGN_OR_RETURN(const auto sequence, BenchSequence::Branch(model_, job.params, *trunk_, prefix,
-                                                                options_.context_len));
+    ASSIGN_OR_RETURN(const auto sequence, MeasuredSequence::Branch(model_, job.params, *trunk_,
+                                                                   prefix, options_.context_len));
     OffloadCounters before;
     double kl = 0;
     std::vector<StepTransfers> steps;
@@ -144,9 +144,9 @@ class LinkBenchmark {
   }
 
   const LinkOptions& options_;
-  BenchModel& model_;
+  MeasuredModel& model_;
   const PrefillCache& cache_;
-  std::unique_ptr<BenchSequence> trunk_;
+  std::unique_ptr<MeasuredSequence> trunk_;
   std::vector<ReferenceDistribution> references_;  // of each decoded position
 };
 
@@ -194,7 +194,7 @@ absl::StatusOr<Report> RunLink(const LinkOptions& o, ComputePool& pool) {
                                 o.decoded_tokens, kUncountedSteps, o.context_len);
   }
   ASSIGN_OR_RETURN(std::vector<TextJob> jobs, TextJobsOf(o.choice, o.context_len));
-  BenchModel::Options setup;
+  MeasuredModel::Options setup;
   setup.model = o.model;
   setup.dtype = o.dtype;
   setup.kv_dtype = o.kv_dtype;
@@ -206,7 +206,7 @@ absl::StatusOr<Report> RunLink(const LinkOptions& o, ComputePool& pool) {
   setup.predictor = o.choice.predictor;
   setup.runner.max_num_seqs = 1;
   setup.runner.prefill_chunk_tokens = o.prefill_chunk_tokens;
-  ASSIGN_OR_RETURN(const auto model, BenchModel::Create(setup, pool));
+  ASSIGN_OR_RETURN(const auto model, MeasuredModel::Create(setup, pool));
   const std::vector<std::string> refused = RemoveRefused(model->runner(), &jobs);
   const std::string name = std::filesystem::path(o.model).filename().string();
   const Json facts = {{"benchmark", "link"},

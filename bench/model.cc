@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "bench/bench_model.h"
 #include "bench/benchmarks.h"
 #include "bench/cold_memory.h"
 #include "engine/step_runner.h"
 #include "engine/weights/loader.h"
 #include "fmt/format.h"
 #include "offload/kv_store.h"
+#include "tools/scoring/measured_model.h"
 
 namespace tokenbutler {
 namespace {

@@ -5,16 +5,16 @@
 #include <string>
 #include <vector>
 
-#include "bench/bench_model.h"
 #include "bench/benchmarks.h"
-#include "bench/checkpoint.h"
-#include "bench/divergence.h"
-#include "bench/prefill_cache.h"
-#include "bench/prompt_scorer.h"
-#include "bench/text_document.h"
-#include "bench/text_jobs.h"
 #include "engine/selection/policies.h"
 #include "fmt/format.h"
+#include "tools/scoring/checkpoint.h"
+#include "tools/scoring/divergence.h"
+#include "tools/scoring/measured_model.h"
+#include "tools/scoring/prefill_cache.h"
+#include "tools/scoring/prompt_scorer.h"
+#include "tools/scoring/text_document.h"
+#include "tools/scoring/text_jobs.h"
 
 namespace tokenbutler {
 namespace {
@@ -56,15 +56,15 @@ struct Score {
 
 // A model at work on texts, and what it has prefilled before.
 struct TextEngine {
-  std::unique_ptr<BenchModel> model;
+  std::unique_ptr<MeasuredModel> model;
   std::unique_ptr<PrefillCache> cache;
   std::unique_ptr<PromptScorer> scorer;
 };
 
-absl::StatusOr<TextEngine> NewTextEngine(const QualityOptions& o, const BenchModel::Options& setup,
-                                         ComputePool& pool) {
+absl::StatusOr<TextEngine> NewTextEngine(const QualityOptions& o,
+                                         const MeasuredModel::Options& setup, ComputePool& pool) {
   TextEngine engine;
-  ASSIGN_OR_RETURN(engine.model, BenchModel::Create(setup, pool));
+  ASSIGN_OR_RETURN(engine.model, MeasuredModel::Create(setup, pool));
   engine.cache = std::make_unique<PrefillCache>(o.prefill_cache, ModelName(o), *engine.model);
   ASSIGN_OR_RETURN(
       engine.scorer,
@@ -237,7 +237,7 @@ absl::Status CheckOptions(const QualityOptions& o) {
 
 absl::StatusOr<Report> RunQuality(const QualityOptions& o, ComputePool& pool) {
   RETURN_IF_ERROR(CheckOptions(o));
-  BenchModel::Options setup;
+  MeasuredModel::Options setup;
   setup.model = o.model;
   setup.dtype = o.dtype;
   setup.context_len = o.context_len;
@@ -259,7 +259,7 @@ absl::StatusOr<Report> RunQuality(const QualityOptions& o, ComputePool& pool) {
   setup.runner.max_num_seqs = static_cast<int>(jobs.size()) + 1;
   setup.runner.recall_probe_rate = 1;
   ASSIGN_OR_RETURN(TextEngine engine, NewTextEngine(o, setup, pool));
-  const BenchModel* model = engine.model.get();
+  const MeasuredModel* model = engine.model.get();
   const std::vector<std::string> refused = RemoveRefused(engine.model->runner(), &jobs);
   const Json facts = {{"benchmark", "quality"},
                       {"model", ModelName(o)},

@@ -56,9 +56,9 @@ Channels Measure(const KvStore& store, const BlockTable& table, int layer, int k
 }
 
 // Of all layers and KV heads: keys at 2 * lane, values behind them.
-absl::StatusOr<std::vector<Channels>> MeasureModel(BenchModel& model) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<BenchSequence> sample,
-                   BenchSequence::Create(model, {}, kSampleTokens));
+absl::StatusOr<std::vector<Channels>> MeasureModel(MeasuredModel& model) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<MeasuredSequence> sample,
+                   MeasuredSequence::Create(model, {}, kSampleTokens));
   std::mt19937 random(1);
   std::uniform_int_distribution<int32_t> any_id(0, model.config().vocab_size - 1);
   std::vector<int32_t> ids(kSampleTokens);
@@ -82,7 +82,7 @@ void DrawRow(const Channels& channels, const float* normal, float* row) {
 
 }  // namespace
 
-absl::Status AppendRandomRows(BenchModel& model, int num_tokens, BenchSequence* sequence) {
+absl::Status AppendRandomRows(MeasuredModel& model, int num_tokens, MeasuredSequence* sequence) {
   const KvLayout& layout = model.layout();
   ASSIGN_OR_RETURN(const std::vector<Channels> channels, MeasureModel(model));
   const std::vector<float> normal = NormalTable(kTableSize + layout.head_dim);

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "bench/bench_model.h"
 #include "engine/selection/token_selector.h"
+#include "tools/scoring/measured_model.h"
 
 namespace tokenbutler {
 
@@ -13,7 +13,7 @@ namespace tokenbutler {
 // over a short text of random tokens. For measuring speed at depths that take too long to prefill:
 // as many bytes as real rows and logits of the same size, but no structure, so nothing that depends
 // on what keys contain can be learned from it. The same rows in every run. REQUIRES: room.
-absl::Status AppendRandomRows(BenchModel& model, int num_tokens, BenchSequence* sequence);
+absl::Status AppendRandomRows(MeasuredModel& model, int num_tokens, MeasuredSequence* sequence);
 
 // Queries of a prompt's last tokens, for the policies that want to see some: random ones.
 class RandomQueries {

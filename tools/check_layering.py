@@ -22,8 +22,8 @@ ALLOWED_PROJECT_INCLUDES = {
                 "offload/kv_layout.h", "offload/kv_store.h", "offload/resident_tokens.h",
                 "offload/state_layout.h", "offload/token_selection.h"],
     "server/": ["server/", "base/", "proto/", "engine/"],
-    "tools/": [""],
-    "bench/": [""],
+    "tools/": ["tools/", "base/", "offload/", "engine/", "server/", "proto/"],
+    "bench/": ["bench/", "tools/scoring/", "base/", "offload/", "engine/"],
     "tests/": [""],
 }
 # Files that may do more than their folder: they build the object graph.

@@ -9,7 +9,7 @@
 
 namespace tokenbutler {
 
-// The outcome of one benchmark: facts that hold for the whole run (machine, threads, measured
+// The outcome of one measurement: facts that hold for the whole run (machine, threads, measured
 // bandwidth) and one row per case. Written as JSON for scripts and as a table for people.
 class Report {
  public:

@@ -1,4 +1,4 @@
-#include "bench/prefill_cache.h"
+#include "tools/scoring/prefill_cache.h"
 
 #include <filesystem>
 #include <fstream>
@@ -6,8 +6,8 @@
 #include <system_error>
 
 #include "base/dtype.h"
-#include "bench/text_document.h"
 #include "fmt/format.h"
+#include "tools/scoring/text_document.h"
 
 namespace tokenbutler {
 

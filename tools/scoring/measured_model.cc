@@ -1,4 +1,4 @@
-#include "bench/bench_model.h"
+#include "tools/scoring/measured_model.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(TokenizerSource source)
   return InvalidArgumentError("the model has no tokenizer");
 }
 
-absl::StatusOr<LoadedModel> Load(const BenchModel::Options& options, int num_threads,
+absl::StatusOr<LoadedModel> Load(const MeasuredModel::Options& options, int num_threads,
                                  std::string* rope_scaling) {
   LoadOptions load;
   load.num_threads = num_threads;
@@ -70,9 +70,9 @@ size_t WeightBytesPerStep(const ModelWeights& weights) {
   return bytes;
 }
 
-absl::StatusOr<std::unique_ptr<BenchModel>> BenchModel::Create(const Options& options,
-                                                               ComputePool& pool) {
-  auto bench = std::unique_ptr<BenchModel>(new BenchModel(pool));
+absl::StatusOr<std::unique_ptr<MeasuredModel>> MeasuredModel::Create(const Options& options,
+                                                                     ComputePool& pool) {
+  auto bench = std::unique_ptr<MeasuredModel>(new MeasuredModel(pool));
   ASSIGN_OR_RETURN(LoadedModel model, Load(options, pool.num_threads(), &bench->rope_scaling_));
   bench->weight_bytes_ = WeightBytesPerStep(model.weights);
   StepRunnerOptions runner = options.runner;
@@ -114,17 +114,17 @@ absl::StatusOr<std::unique_ptr<BenchModel>> BenchModel::Create(const Options& op
   return bench;
 }
 
-std::string BenchModel::dtypes() const {
+std::string MeasuredModel::dtypes() const {
   const DType compute = runner_->compute_dtype(), kv = layout().dtype;
   if (compute == kv) return std::string(DTypeName(compute));
   return fmt::format("{}, KV {}", DTypeName(compute), DTypeName(kv));
 }
 
-std::vector<int32_t> BenchModel::Encode(std::string_view text) const {
+std::vector<int32_t> MeasuredModel::Encode(std::string_view text) const {
   return tokenizer_->Encode(text, {});
 }
 
-absl::Status BenchSequence::Allocate(const AttentionParams& params, int num_tokens) {
+absl::Status MeasuredSequence::Allocate(const AttentionParams& params, int num_tokens) {
   StepRunner& runner = model_.runner();
   RETURN_IF_ERROR(runner.CheckAttention(params));
   const int num_blocks = model_.layout().blocks_for(num_tokens);
@@ -140,18 +140,17 @@ absl::Status BenchSequence::Allocate(const AttentionParams& params, int num_toke
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<BenchSequence>> BenchSequence::Create(BenchModel& model,
-                                                                     const AttentionParams& params,
-                                                                     int num_tokens) {
-  auto sequence = std::unique_ptr<BenchSequence>(new BenchSequence(model));
+absl::StatusOr<std::unique_ptr<MeasuredSequence>> MeasuredSequence::Create(
+    MeasuredModel& model, const AttentionParams& params, int num_tokens) {
+  auto sequence = std::unique_ptr<MeasuredSequence>(new MeasuredSequence(model));
   RETURN_IF_ERROR(sequence->Allocate(params, num_tokens));
   return sequence;
 }
 
-absl::StatusOr<std::unique_ptr<BenchSequence>> BenchSequence::Branch(
-    BenchModel& model, const AttentionParams& params, const BenchSequence& trunk, int prefix_tokens,
-    int num_tokens, absl::Span<const PrefillQueries> queries) {
-  auto sequence = std::unique_ptr<BenchSequence>(new BenchSequence(model));
+absl::StatusOr<std::unique_ptr<MeasuredSequence>> MeasuredSequence::Branch(
+    MeasuredModel& model, const AttentionParams& params, const MeasuredSequence& trunk,
+    int prefix_tokens, int num_tokens, absl::Span<const PrefillQueries> queries) {
+  auto sequence = std::unique_ptr<MeasuredSequence>(new MeasuredSequence(model));
   BlockTable& table = sequence->table_;
   const int num_shared = prefix_tokens / model.layout().block_size;
   table.blocks.assign(trunk.table_.blocks.begin(), trunk.table_.blocks.begin() + num_shared);
@@ -167,13 +166,13 @@ absl::StatusOr<std::unique_ptr<BenchSequence>> BenchSequence::Branch(
   return sequence;
 }
 
-BenchSequence::~BenchSequence() {
+MeasuredSequence::~MeasuredSequence() {
   model_.blocks().Release(table_.blocks);
   model_.blocks().Release(table_.state_blocks);
 }
 
-absl::Status BenchSequence::Prefill(absl::Span<const int32_t> tokens, int chunk_tokens,
-                                    const std::function<void(int)>& progress) {
+absl::Status MeasuredSequence::Prefill(absl::Span<const int32_t> tokens, int chunk_tokens,
+                                       const std::function<void(int)>& progress) {
   const int num_tokens = static_cast<int>(tokens.size());
   for (int at = 0; at < num_tokens; at += chunk_tokens) {
     const int count = std::min(chunk_tokens, num_tokens - at);
@@ -190,7 +189,7 @@ absl::Status BenchSequence::Prefill(absl::Span<const int32_t> tokens, int chunk_
   return absl::OkStatus();
 }
 
-void BenchSequence::CopyIn(const PromptRows& rows) {
+void MeasuredSequence::CopyIn(const PromptRows& rows) {
   const size_t bytes = model_.layout().block_bytes();
   for (size_t b = 0; b * bytes < rows.blocks.size(); ++b) {
     model_.store().WriteBlock(absl::MakeConstSpan(rows.blocks).subspan(b * bytes, bytes),
@@ -199,14 +198,14 @@ void BenchSequence::CopyIn(const PromptRows& rows) {
   table_.num_tokens = rows.num_tokens;
 }
 
-StepItem BenchSequence::DecodeItem(const int32_t* token) const {
+StepItem MeasuredSequence::DecodeItem(const int32_t* token) const {
   return {.block_table = &table_,
           .token_ids = {token, 1},
           .start_position = table_.num_tokens,
           .state = state_.get()};
 }
 
-absl::Status BenchSequence::Decode(int32_t token) {
+absl::Status MeasuredSequence::Decode(int32_t token) {
   StepPlan plan;
   plan.decode.push_back(DecodeItem(&token));
   RETURN_IF_ERROR(model_.runner().Run(plan));

@@ -1,4 +1,4 @@
-#include "bench/report.h"
+#include "tools/scoring/report.h"
 
 #include <algorithm>
 #include <fstream>

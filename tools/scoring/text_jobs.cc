@@ -1,4 +1,4 @@
-#include "bench/text_jobs.h"
+#include "tools/scoring/text_jobs.h"
 
 #include <cstdio>
 

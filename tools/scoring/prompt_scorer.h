@@ -8,13 +8,13 @@
 #include "base/clock.h"
 #include "base/metrics.h"
 #include "base/status.h"
-#include "bench/bench_model.h"
 #include "engine/engine.h"
 #include "engine/request.h"
+#include "tools/scoring/measured_model.h"
 
 namespace tokenbutler {
 
-// The serving engine over a benchmark's model, asked what every policy makes of the same text: one
+// The serving engine over a model, asked what every policy makes of the same text: one
 // dense prefill is held, and each policy scores what follows from a copy-on-write fork of it.
 class PromptScorer {
  public:
@@ -24,7 +24,7 @@ class PromptScorer {
     int prefill_chunk_tokens = 512;
   };
   // `model` has a tokenizer, outlives this, and is used by nobody else meanwhile.
-  static absl::StatusOr<std::unique_ptr<PromptScorer>> Create(BenchModel& model,
+  static absl::StatusOr<std::unique_ptr<PromptScorer>> Create(MeasuredModel& model,
                                                               const Options& options);
 
   // Holds a prompt in the place of the one before. `rows`: its K and V rows; null: it is prefilled,

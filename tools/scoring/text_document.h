@@ -7,7 +7,7 @@
 
 #include "absl/types/span.h"
 #include "base/status.h"
-#include "bench/bench_model.h"
+#include "tools/scoring/measured_model.h"
 
 namespace tokenbutler {
 
@@ -21,7 +21,7 @@ struct TextDocument {
 // The first `num_tokens` tokens of a file. NOT_FOUND when it cannot be read, INVALID_ARGUMENT when
 // it is shorter. REQUIRES: the model has a tokenizer.
 absl::StatusOr<TextDocument> ReadTextDocument(const std::string& path, int num_tokens,
-                                              const BenchModel& model);
+                                              const MeasuredModel& model);
 
 // 64-bit FNV-1a of the bytes: tells files apart, protects against nothing.
 uint64_t Fingerprint(absl::Span<const std::byte> bytes);

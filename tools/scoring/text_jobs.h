@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "base/status.h"
-#include "bench/benchmarks.h"
-#include "bench/checkpoint.h"
-#include "bench/text_document.h"
 #include "engine/selection/attention_params.h"
 #include "engine/step_runner.h"
+#include "tools/scoring/checkpoint.h"
+#include "tools/scoring/settings.h"
+#include "tools/scoring/text_document.h"
 
 namespace tokenbutler {
 

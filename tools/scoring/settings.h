@@ -10,7 +10,7 @@
 
 namespace tokenbutler {
 
-// What a benchmark gives every setting: numbers of tokens, which depend on the context and not on
+// What a measurement gives every setting: numbers of tokens, which depend on the context and not on
 // the way of choosing.
 struct TokenCounts {
   int context_len = 0;
@@ -26,7 +26,7 @@ struct TokenCounts {
 // NAME: a policy, or a setting that requests can name (AttentionSetting). Options: interval,
 // candidates (a number of tokens, a multiple of the budget: 2x, or a share of the context: 1/8),
 // scan (share of the blocks: 1/4), query, keys, neighbours, top_p, dense_first_layer (0, 1),
-// misses, sink, local (tokens instead of the benchmark's).
+// misses, sink, local (tokens instead of the measurement's).
 struct Setting {
   std::string label;  // as written
   AttentionParams params;
@@ -49,6 +49,18 @@ struct Sweep {
 // sweep's values for the options that it does not set itself. None twice.
 absl::StatusOr<std::vector<Setting>> ParseSettings(const std::vector<std::string>& texts,
                                                    const Sweep& sweep);
+
+// Which ways of choosing tokens a program compares, and how many tokens each may attend to.
+struct SettingOptions {
+  std::vector<std::string> settings = {};
+  Sweep sweep = {};
+  std::vector<int> token_budgets = {};
+  int sink_tokens = 128;
+  int local_window = 512;
+  std::string predictor = {};  // file for the policy tokenbutler; "": none
+  // Rows of an earlier run that are not measured again, and where rows go; "": none.
+  std::string resume = {};
+};
 
 // Everything there is: dense, the named settings, each policy as its name alone.
 std::vector<std::string> AllSettings();

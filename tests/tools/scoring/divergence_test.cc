@@ -1,4 +1,4 @@
-#include "bench/divergence.h"
+#include "tools/scoring/divergence.h"
 
 #include <cmath>
 #include <vector>

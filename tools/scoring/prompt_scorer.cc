@@ -1,4 +1,4 @@
-#include "bench/prompt_scorer.h"
+#include "tools/scoring/prompt_scorer.h"
 
 #include <utility>
 
@@ -50,7 +50,7 @@ class ScoreSink : public TokenSink {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<PromptScorer>> PromptScorer::Create(BenchModel& model,
+absl::StatusOr<std::unique_ptr<PromptScorer>> PromptScorer::Create(MeasuredModel& model,
                                                                    const Options& options) {
   auto scorer = std::unique_ptr<PromptScorer>(new PromptScorer());
   EngineConfig config;

@@ -29,8 +29,9 @@ int64_t AvailableKvBytes();
 // row of the embedding does not count.
 size_t WeightBytesPerStep(const ModelWeights& weights);
 
-// A model with its KV cache and tokenizer, on which benchmarks run sequences by hand.
-class BenchModel {
+// A model with its KV cache and tokenizer, on which measurements run sequences by hand or through
+// an engine.
+class MeasuredModel {
  public:
   struct Options {
     std::string model;          // a .gguf file or a Hugging Face folder
@@ -49,8 +50,8 @@ class BenchModel {
 
   // RESOURCE_EXHAUSTED naming bytes needed and available when the cache does not fit into memory.
   // `pool` must outlive the model.
-  static absl::StatusOr<std::unique_ptr<BenchModel>> Create(const Options& options,
-                                                            ComputePool& pool);
+  static absl::StatusOr<std::unique_ptr<MeasuredModel>> Create(const Options& options,
+                                                               ComputePool& pool);
 
   StepRunner& runner() { return *runner_; }
   KvStore& store() { return *kv_store_; }
@@ -70,7 +71,7 @@ class BenchModel {
   std::vector<int32_t> Encode(std::string_view text) const;
 
  private:
-  explicit BenchModel(ComputePool& pool) : pool_(pool) {}
+  explicit MeasuredModel(ComputePool& pool) : pool_(pool) {}
 
   ComputePool& pool_;
   std::unique_ptr<Tokenizer> tokenizer_;
@@ -82,19 +83,19 @@ class BenchModel {
 };
 
 // One sequence: its blocks, given back at the end, and what its attention keeps.
-class BenchSequence {
+class MeasuredSequence {
  public:
   // Room for `num_tokens`. RESOURCE_EXHAUSTED when there are too few free blocks; INVALID_ARGUMENT
   // or UNIMPLEMENTED when the model cannot be run with `params`.
-  static absl::StatusOr<std::unique_ptr<BenchSequence>> Create(BenchModel& model,
-                                                               const AttentionParams& params,
-                                                               int num_tokens);
+  static absl::StatusOr<std::unique_ptr<MeasuredSequence>> Create(MeasuredModel& model,
+                                                                  const AttentionParams& params,
+                                                                  int num_tokens);
   // A sequence whose first `prefix_tokens` are those of `trunk`: full blocks are shared, the last
   // one is copied. Its policy is shown the rows and `queries` (StepRunner::AdoptRows).
-  static absl::StatusOr<std::unique_ptr<BenchSequence>> Branch(
-      BenchModel& model, const AttentionParams& params, const BenchSequence& trunk,
+  static absl::StatusOr<std::unique_ptr<MeasuredSequence>> Branch(
+      MeasuredModel& model, const AttentionParams& params, const MeasuredSequence& trunk,
       int prefix_tokens, int num_tokens, absl::Span<const PrefillQueries> queries = {});
-  ~BenchSequence();
+  ~MeasuredSequence();
 
   // Runs `tokens` behind what is there, in chunks; `progress` is told how many are done.
   absl::Status Prefill(absl::Span<const int32_t> tokens, int chunk_tokens,
@@ -116,10 +117,10 @@ class BenchSequence {
   }
 
  private:
-  explicit BenchSequence(BenchModel& model) : model_(model) {}
+  explicit MeasuredSequence(MeasuredModel& model) : model_(model) {}
   absl::Status Allocate(const AttentionParams& params, int num_tokens);
 
-  BenchModel& model_;
+  MeasuredModel& model_;
   BlockTable table_;
   std::unique_ptr<SequenceState> state_;
 };

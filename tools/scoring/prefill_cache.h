@@ -7,20 +7,20 @@
 
 #include "absl/types/span.h"
 #include "base/status.h"
-#include "bench/bench_model.h"
 #include "engine/request.h"
 #include "offload/block_table.h"
+#include "tools/scoring/measured_model.h"
 
 namespace tokenbutler {
 
-// Prefilled K and V rows in files, one per text, so that a benchmark that is run again for one more
-// policy does not prefill again. A file's name says the model, the dtypes of its cache and weights,
-// and the tokens; rows of a program that computes otherwise are not told apart: remove the folder
-// then.
+// Prefilled K and V rows in files, one per text, so that a measurement that is run again for one
+// more policy does not prefill again. A file's name says the model, the dtypes of its cache and
+// weights, and the tokens; rows of a program that computes otherwise are not told apart: remove the
+// folder then.
 class PrefillCache {
  public:
   // `folder` is created when it is missing; "": nothing is kept.
-  PrefillCache(std::string folder, std::string model, BenchModel& bench)
+  PrefillCache(std::string folder, std::string model, MeasuredModel& bench)
       : folder_(std::move(folder)), model_(std::move(model)), bench_(bench) {}
 
   // The rows of `tokens`; null: there is no whole file.
@@ -33,7 +33,7 @@ class PrefillCache {
   std::string PathOf(absl::Span<const int32_t> tokens) const;
 
   const std::string folder_, model_;
-  BenchModel& bench_;
+  MeasuredModel& bench_;
 };
 
 }  // namespace tokenbutler

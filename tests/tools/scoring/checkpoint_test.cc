@@ -1,4 +1,4 @@
-#include "bench/checkpoint.h"
+#include "tools/scoring/checkpoint.h"
 
 #include <filesystem>
 #include <fstream>

@@ -1,4 +1,4 @@
-#include "bench/settings.h"
+#include "tools/scoring/settings.h"
 
 #include <string>
 #include <vector>

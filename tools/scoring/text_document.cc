@@ -1,4 +1,4 @@
-#include "bench/text_document.h"
+#include "tools/scoring/text_document.h"
 
 #include <filesystem>
 #include <fstream>
@@ -9,7 +9,7 @@
 namespace tokenbutler {
 
 absl::StatusOr<TextDocument> ReadTextDocument(const std::string& path, int num_tokens,
-                                              const BenchModel& model) {
+                                              const MeasuredModel& model) {
   std::ifstream in(path, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   if (text.empty()) return NotFoundError("{} cannot be read, or is empty", path);

@@ -8,8 +8,8 @@
 
 namespace tokenbutler {
 
-// The rows of a long benchmark in a file, one line of JSON each, so that a run that was interrupted
-// goes on where it was. The first line holds facts on which all rows depend.
+// The rows of a long measurement in a file, one line of JSON each, so that a run that was
+// interrupted goes on where it was. The first line holds facts on which all rows depend.
 class Checkpoint {
  public:
   using Json = nlohmann::ordered_json;

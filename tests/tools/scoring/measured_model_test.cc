@@ -1,28 +1,26 @@
-#include "bench/bench_model.h"
+#include "tools/scoring/measured_model.h"
 
-#include <cmath>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "base/dtype.h"
-#include "bench/prefill_cache.h"
-#include "bench/random_kv.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tools/scoring/prefill_cache.h"
 
 namespace tokenbutler {
 namespace {
 
-class BenchModelTest : public ::testing::Test {
+class MeasuredModelTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto model =
-        BenchModel::Create({.model = std::string(TOKENBUTLER_TEST_DATA) + "/tiny_models/qwen2-none",
-                            .dtype = "float32",
-                            .context_len = 4096,
-                            .num_blocks = [](const SelectionResources&) { return 40; }},
-                           pool_);
+    auto model = MeasuredModel::Create(
+        {.model = std::string(TOKENBUTLER_TEST_DATA) + "/tiny_models/qwen2-none",
+         .dtype = "float32",
+         .context_len = 4096,
+         .num_blocks = [](const SelectionResources&) { return 40; }},
+        pool_);
     ASSERT_TRUE(model.ok()) << model.status();
     model_ = *std::move(model);
   }
@@ -36,8 +34,8 @@ class BenchModelTest : public ::testing::Test {
     const absl::Span<const float> logits = model_->runner().decode_logits(0);
     return {logits.begin(), logits.end()};
   }
-  std::unique_ptr<BenchSequence> Prefilled(const std::vector<int32_t>& tokens) {
-    auto sequence = BenchSequence::Create(*model_, {}, static_cast<int>(tokens.size()) + 8);
+  std::unique_ptr<MeasuredSequence> Prefilled(const std::vector<int32_t>& tokens) {
+    auto sequence = MeasuredSequence::Create(*model_, {}, static_cast<int>(tokens.size()) + 8);
     EXPECT_TRUE(sequence.ok()) << sequence.status();
     EXPECT_TRUE((*sequence)->Prefill(tokens, 64).ok());
     return *std::move(sequence);
@@ -46,18 +44,18 @@ class BenchModelTest : public ::testing::Test {
   static constexpr AttentionParams kSparse{
       .policy = AttentionPolicy::kExact, .token_budget = 200, .sink_tokens = 4, .local_window = 16};
   ComputePool pool_{2};
-  std::unique_ptr<BenchModel> model_;
+  std::unique_ptr<MeasuredModel> model_;
 };
 
-TEST_F(BenchModelTest, RopeIsScaledBeyondTheModelsContext) {
+TEST_F(MeasuredModelTest, RopeIsScaledBeyondTheModelsContext) {
   EXPECT_GE(model_->config().max_position, 4096);
   EXPECT_THAT(model_->rope_scaling(), ::testing::StartsWith("yarn x "));
 }
 
-TEST_F(BenchModelTest, BranchesDecodeLikeTheTrunkAndLeaveItAlone) {
+TEST_F(MeasuredModelTest, BranchesDecodeLikeTheTrunkAndLeaveItAlone) {
   const auto trunk = Prefilled(Tokens(300));  // two full blocks of 128, one shared in part
-  const auto other = BenchSequence::Branch(*model_, {}, *trunk, 300, 308);
-  const auto branch = BenchSequence::Branch(*model_, {}, *trunk, 300, 308);
+  const auto other = MeasuredSequence::Branch(*model_, {}, *trunk, 300, 308);
+  const auto branch = MeasuredSequence::Branch(*model_, {}, *trunk, 300, 308);
   ASSERT_TRUE(other.ok() && branch.ok());
   ASSERT_TRUE((*other)->Decode(5).ok());  // writes its row into its own copy
   ASSERT_TRUE((*branch)->Decode(6).ok());
@@ -66,9 +64,9 @@ TEST_F(BenchModelTest, BranchesDecodeLikeTheTrunkAndLeaveItAlone) {
   EXPECT_EQ(Logits(), of_branch);
 }
 
-TEST_F(BenchModelTest, SparseBranchesAttendToTheirBudget) {
+TEST_F(MeasuredModelTest, SparseBranchesAttendToTheirBudget) {
   const auto trunk = Prefilled(Tokens(300));
-  const auto branch = BenchSequence::Branch(*model_, kSparse, *trunk, 300, 308);
+  const auto branch = MeasuredSequence::Branch(*model_, kSparse, *trunk, 300, 308);
   ASSERT_TRUE(branch.ok()) << branch.status();
   ASSERT_TRUE((*branch)->Decode(6).ok());
   const AttentionStats stats = (*branch)->stats();
@@ -77,7 +75,7 @@ TEST_F(BenchModelTest, SparseBranchesAttendToTheirBudget) {
 }
 
 // A cache of one type, computed in another, must not pass for one that was not.
-TEST_F(BenchModelTest, PrefillCachesOfDifferentTypesAreToldApart) {
+TEST_F(MeasuredModelTest, PrefillCachesOfDifferentTypesAreToldApart) {
   const std::string folder = ::testing::TempDir() + "/kv_dtypes";
   std::filesystem::remove_all(folder);
   const std::vector<int32_t> tokens = Tokens(140);
@@ -85,16 +83,16 @@ TEST_F(BenchModelTest, PrefillCachesOfDifferentTypesAreToldApart) {
       {"float32", ""}, {"float32", "bfloat16"}, {"float32", "int8"}, {"bfloat16", ""}};
   for (const auto& [dtype, kv_dtype] : dtypes) {
     SCOPED_TRACE(std::string(dtype) + " " + kv_dtype);
-    auto model =
-        BenchModel::Create({.model = std::string(TOKENBUTLER_TEST_DATA) + "/tiny_models/qwen2-none",
-                            .dtype = dtype,
-                            .kv_dtype = kv_dtype,
-                            .context_len = 256,
-                            .num_blocks = [](const SelectionResources&) { return 8; }},
-                           pool_);
+    auto model = MeasuredModel::Create(
+        {.model = std::string(TOKENBUTLER_TEST_DATA) + "/tiny_models/qwen2-none",
+         .dtype = dtype,
+         .kv_dtype = kv_dtype,
+         .context_len = 256,
+         .num_blocks = [](const SelectionResources&) { return 8; }},
+        pool_);
     ASSERT_TRUE(model.ok()) << model.status();
     const PrefillCache cache(folder, "tiny", **model);
-    auto sequence = BenchSequence::Create(**model, {}, 150);
+    auto sequence = MeasuredSequence::Create(**model, {}, 150);
     ASSERT_TRUE(sequence.ok()) << sequence.status();
     EXPECT_EQ(cache.Load(tokens), nullptr);
     ASSERT_TRUE((*sequence)->Prefill(tokens, 64).ok());
@@ -104,54 +102,26 @@ TEST_F(BenchModelTest, PrefillCachesOfDifferentTypesAreToldApart) {
   std::filesystem::remove_all(folder);
 }
 
-TEST_F(BenchModelTest, BlocksAreGivenBackAndRunOutWithASentence) {
+TEST_F(MeasuredModelTest, BlocksAreGivenBackAndRunOutWithASentence) {
   {
     const auto trunk = Prefilled(Tokens(300));
     EXPECT_EQ(model_->blocks().num_used(), 3);
-    const auto branch = BenchSequence::Branch(*model_, {}, *trunk, 300, 308);
+    const auto branch = MeasuredSequence::Branch(*model_, {}, *trunk, 300, 308);
     EXPECT_EQ(model_->blocks().num_used(), 4);
   }
   EXPECT_EQ(model_->blocks().num_used(), 0);
-  const auto too_long = BenchSequence::Create(*model_, {}, 41 * 128);
+  const auto too_long = MeasuredSequence::Create(*model_, {}, 41 * 128);
   EXPECT_THAT(std::string(too_long.status().message()),
               ::testing::HasSubstr("needs 41 blocks, 40 are free"));
   EXPECT_EQ(model_->blocks().num_used(), 0);
 }
 
-TEST_F(BenchModelTest, RandomRowsHaveTheSizeOfRealOnes) {
-  auto sequence = BenchSequence::Create(*model_, {}, 2048);
-  ASSERT_TRUE(sequence.ok());
-  ASSERT_TRUE(AppendRandomRows(*model_, 2000, sequence->get()).ok());
-  EXPECT_EQ((*sequence)->table().num_tokens, 2000);
-  // Real rows of the same model.
-  const auto real = Prefilled(Tokens(500));
-  const auto mean_square = [&](const BenchSequence& s, int layer, int head, int num_tokens) {
-    double sum = 0;
-    for (int t = 0; t < num_tokens; ++t) {
-      const auto* row =
-          reinterpret_cast<const float*>(model_->store().key_row(s.table(), layer, head, t));
-      for (int i = 0; i < model_->layout().head_dim; ++i) sum += row[i] * row[i];
-    }
-    return sum / num_tokens;
-  };
-  for (int layer = 0; layer < model_->layout().num_layers; ++layer) {
-    for (int head = 0; head < model_->layout().num_kv_heads; ++head) {
-      const double ratio =
-          mean_square(**sequence, layer, head, 2000) / mean_square(*real, layer, head, 500);
-      EXPECT_GT(ratio, 0.5) << layer << " " << head;
-      EXPECT_LT(ratio, 2) << layer << " " << head;
-    }
-  }
-  ASSERT_TRUE((*sequence)->Decode(3).ok());
-  for (const float logit : Logits()) ASSERT_TRUE(std::isfinite(logit));
-}
-
-TEST_F(BenchModelTest, PrefilledRowsComeBackFromTheirFile) {
-  const std::string folder = ::testing::TempDir() + "bench_model_test-cache";
+TEST_F(MeasuredModelTest, PrefilledRowsComeBackFromTheirFile) {
+  const std::string folder = ::testing::TempDir() + "measured_model_test-cache";
   std::filesystem::remove_all(folder);
   const PrefillCache cache(folder, "tiny", *model_);
   const std::vector<int32_t> tokens = Tokens(300);
-  auto loaded = BenchSequence::Create(*model_, {}, 308);
+  auto loaded = MeasuredSequence::Create(*model_, {}, 308);
   ASSERT_TRUE(loaded.ok());
   EXPECT_EQ(cache.Load(tokens), nullptr);
   const auto trunk = Prefilled(tokens);
