@@ -269,6 +269,12 @@ void SequenceAttention::ProbeRecall(const LayerContext& context, const float* qu
   ++stats_.recall_probes;
 }
 
+void SequenceAttention::ObserveHidden(LayerContext context, LayerPoint point,
+                                      const PrefillHidden& hidden) {
+  AddLse(&context);
+  selector_->OnPrefillHidden(context, point, hidden);
+}
+
 void SequenceAttention::ObservePrefill(LayerContext context, const PrefillQueries& queries) {
   AddLse(&context);
   selector_->OnPrefill(context, queries);

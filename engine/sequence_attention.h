@@ -64,6 +64,8 @@ class SequenceAttention : public SequenceState {
   void Fetch(int layer);
   // After the attention of a decode step. `query` as in Select.
   void ObserveDecode(LayerContext context, const float* query);
+  // A prefill chunk is at this point of a layer.
+  void ObserveHidden(LayerContext context, LayerPoint point, const PrefillHidden& hidden);
   // After the attention of a prefill chunk.
   void ObservePrefill(LayerContext context, const PrefillQueries& queries);
 

@@ -34,10 +34,30 @@ const float* QueryOf(const TokenRows& rows, const TokenRows::Sequence& sequence)
   return rows.activations().qkv + static_cast<size_t>(sequence.first_row) * rows.qkv_size();
 }
 
+// Shows a prefill chunk's hidden states to those who watch it.
+void ObserveHidden(const TokenRows& rows, int layer, LayerPoint point, ComputePool& pool) {
+  const size_t size = static_cast<size_t>(rows.config().hidden_size);
+  for (const TokenRows::Sequence& sequence : rows.sequences()) {
+    const PrefillHidden hidden = {
+        .residual = rows.activations().residual + static_cast<size_t>(sequence.first_row) * size,
+        .num_rows = sequence.num_rows};
+    for (const TokenRows::Sequence::Observer& observer : sequence.observers) {
+      observer.attention->ObserveHidden(
+          ContextOf(rows, sequence, *observer.attention, observer.state_blocks, layer, pool), point,
+          hidden);
+    }
+    if (sequence.attention == nullptr) continue;
+    sequence.attention->ObserveHidden(ContextOf(rows, sequence, layer, pool), point, hidden);
+  }
+}
+
 }  // namespace
 
 void PredictAhead(TokenRows& rows, int layer, LayerPoint point, ComputePool& pool) {
-  if (!rows.is_decode()) return;
+  if (!rows.is_decode()) {
+    ObserveHidden(rows, layer, point, pool);
+    return;
+  }
   const Activations& a = rows.activations();
   const size_t size = static_cast<size_t>(rows.config().hidden_size);
   for (const TokenRows::Sequence& sequence : rows.sequences()) {

@@ -10,8 +10,8 @@ namespace tokenbutler {
 // passed over.
 
 // The hidden state of each row is at `point` of `layer`, and its norm in activations().normed:
-// predictors choose for later layers, and what is missing of those choices starts to travel. Called
-// at both points of each layer.
+// predictors choose for later layers, and what is missing of those choices starts to travel; who
+// watches a prefill is shown its rows. Called at both points of each layer.
 void PredictAhead(TokenRows& rows, int layer, LayerPoint point, ComputePool& pool);
 
 // Each sequence's policy chooses the tokens that its row attends to in `layer`.

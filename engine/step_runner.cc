@@ -219,6 +219,11 @@ absl::StatusOr<std::unique_ptr<SequenceState>> StepRunner::NewObserver(
   return SequenceAttention::CreateOnHost(params, resources_, kv_store_, std::move(selector));
 }
 
+std::unique_ptr<SequenceState> StepRunner::NewObserver(
+    std::unique_ptr<TokenSelector> selector) const {
+  return SequenceAttention::CreateOnHost({}, resources_, kv_store_, std::move(selector));
+}
+
 absl::StatusOr<std::unique_ptr<SequenceState>> StepRunner::ContinueState(
     const SequenceState& observer, int max_tokens, int num_forks) {
   try {

@@ -56,6 +56,8 @@ class StepRunner : public ModelRunner {
                                                             const StepRunnerOptions& options = {});
 
   const ModelConfig& config() const { return config_; }
+  // What policies build on: the model as this runner computes it.
+  const SelectionResources& resources() const { return resources_; }
   DType compute_dtype() const { return transformer_->compute_dtype(); }
 
   int vocab_size() const override { return config_.vocab_size; }
@@ -80,6 +82,9 @@ class StepRunner : public ModelRunner {
   PolicyMemory policy_memory(const AttentionParams& params, int num_tokens) const override;
   absl::StatusOr<std::unique_ptr<SequenceState>> NewObserver(
       const AttentionParams& params) override;
+  // An observer (StepItem::observers) of the caller's own making: shows `selector` what prefill
+  // chunks do, and never asks it to choose. Needs no state blocks.
+  std::unique_ptr<SequenceState> NewObserver(std::unique_ptr<TokenSelector> selector) const;
   absl::StatusOr<std::unique_ptr<SequenceState>> ContinueState(const SequenceState& observer,
                                                                int max_tokens,
                                                                int num_forks) override;

@@ -48,7 +48,7 @@ struct LayerContext {
   }
 };
 
-// Where a decode step is in a layer.
+// Where a step is in a layer.
 enum class LayerPoint {
   kInput,           // nothing of the layer has run
   kAfterAttention,  // the residual has the attention's part; the MLP is next
@@ -59,6 +59,13 @@ struct PrefillQueries {
   const float* queries =
       nullptr;  // [num_rows] rows of [num_heads, head_dim], `stride` floats apart
   size_t stride = 0;
+  int num_rows = 0;
+};
+
+// A chunk's hidden states at a point of a layer, before the norm that comes next: row i is that of
+// token context_len - num_rows + i.
+struct PrefillHidden {
+  const float* residual = nullptr;  // [num_rows, hidden_size]
   int num_rows = 0;
 };
 
@@ -90,6 +97,13 @@ class TokenSelector {
   // A prefill chunk has been run through the attention of a layer.
   virtual void OnPrefill(const LayerContext& context, const PrefillQueries& queries) {
     (void)context, (void)queries;
+  }
+
+  // A prefill chunk is at this point of a layer with these hidden states. For those who learn what
+  // a decode step would have seen there.
+  virtual void OnPrefillHidden(const LayerContext& context, LayerPoint point,
+                               const PrefillHidden& hidden) {
+    (void)context, (void)point, (void)hidden;
   }
 
   // A decode step is at this point of a layer with this hidden state: what a producer sees.
