@@ -1,18 +1,18 @@
 #include "engine/selection/principal_directions.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "Eigen/Eigenvalues"
 #include "engine/kernels/kv_row.h"
 
 namespace tokenbutler {
-namespace {
 
 // Sums of a block in float32, of the blocks in float64.
-Eigen::MatrixXd SecondMoment(const FirstKeys& first_keys) {
+void AddSecondMoment(const FirstKeys& first_keys, double* sum) {
   const KvLayout& layout = *first_keys.layout;
   const int d = layout.head_dim;
-  Eigen::MatrixXd moment = Eigen::MatrixXd::Zero(d, d);
+  Eigen::Map<Eigen::MatrixXd> moment(sum, d, d);
   Eigen::MatrixXf keys;
   for (int first = 0; first < first_keys.num_rows; first += layout.block_size) {
     const std::byte* block = first_keys.blocks[first / layout.block_size];
@@ -24,14 +24,11 @@ Eigen::MatrixXd SecondMoment(const FirstKeys& first_keys) {
     products.selfadjointView<Eigen::Lower>().rankUpdate(keys);
     moment += products.cast<double>();
   }
-  return moment;
 }
 
-}  // namespace
-
-void PrincipalDirections(const FirstKeys& keys, int dim, float* out) {
-  const int d = keys.layout->head_dim;
-  const Eigen::MatrixXd moment = SecondMoment(keys);
+void PrincipalDirections(const double* sum, int head_dim, int dim, float* out) {
+  const int d = head_dim;
+  const Eigen::Map<const Eigen::MatrixXd> moment(sum, d, d);
   Eigen::MatrixXd directions = Eigen::MatrixXd::Identity(d, d);
   if (moment.allFinite() && moment.trace() > 0) {
     // Reads the lower triangle; eigenvalues rise.
@@ -46,6 +43,13 @@ void PrincipalDirections(const FirstKeys& keys, int dim, float* out) {
       out[static_cast<size_t>(i) * dim + c] = static_cast<float>(sign * directions(i, c));
     }
   }
+}
+
+void PrincipalDirections(const FirstKeys& keys, int dim, float* out) {
+  const size_t d = static_cast<size_t>(keys.layout->head_dim);
+  std::vector<double> moment(d * d);
+  AddSecondMoment(keys, moment.data());
+  PrincipalDirections(moment.data(), keys.layout->head_dim, dim, out);
 }
 
 }  // namespace tokenbutler

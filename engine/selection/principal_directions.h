@@ -15,6 +15,13 @@ struct FirstKeys {
   int num_rows = 0;
 };
 
+// Adds sum k k^T over the rows to `moment` [head_dim, head_dim], of which one triangle alone has a
+// meaning. Any thread.
+void AddSecondMoment(const FirstKeys& keys, double* moment);
+
+// The principal directions of all rows whose second moments were added up; as below.
+void PrincipalDirections(const double* moment, int head_dim, int dim, float* out);
+
 // The `dim` principal directions of the rows, uncentred: the eigenvectors of sum k k^T with the
 // largest eigenvalues, largest first, each with its largest component positive. `out`
 // [head_dim, dim], a direction per column. Rows that are not finite, and no rows at all, give the
