@@ -198,7 +198,7 @@ def peers_table(result):
     settings = [name[:-3] for name in result["rows"][0] if name.endswith("_ms") and name != "llama_ms"]
     rows = []
     for row in result["rows"]:
-        cells = [depth_name(row["depth"]), milliseconds(row["llama_ms"]) + (" (extrapolated)" if row["llama"] != "measured" else "")]
+        cells = [depth_name(row["depth"]), milliseconds(row["llama_ms"]) + (" (filled)" if row["llama"] == "filled" else "")]
         for setting in settings:
             cells += [milliseconds(row[f"{setting}_ms"]), f"{row[f'llama_over_{setting}']:.1f}"]
         rows.append(cells)

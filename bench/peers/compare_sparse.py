@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """Decode time against context: llama.cpp (f16 KV cache) beside our dense, quality and fast settings.
 
-llama.cpp's contexts are real: prefilled from the first token on, with a few tokens decoded at each depth on the way.
-Ours are filled at random (tokenbutler-bench decode), which costs no prefill and the same reads. Depths that
-llama.cpp did not reach are extrapolated linearly from those that it did, and marked. Started by
-llama_cpp.sh --sparse.
+llama.cpp prefills its first tokens; deeper contexts are filled with copies of these, moved to the positions that follow
+(rows marked "filled"), which are as much to read as real ones and take no hours of prefill. Ours are filled at random
+(tokenbutler-bench decode). Started by llama_cpp.sh --sparse.
 """
 
 import argparse
@@ -51,9 +50,10 @@ def parse_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a .gguf file")
     parser.add_argument("--bench", required=True, help="the tokenbutler-bench program")
-    parser.add_argument("--depths", type=int, nargs="+", default=[4096, 8192, 16384],
-                        help="contexts that llama.cpp prefills, at least two (default: %(default)s)")
-    parser.add_argument("--extrapolate", type=int, nargs="*", default=[65536, 262144], help="deeper ones")
+    parser.add_argument("--depths", type=int, nargs="+", default=[4096, 8192, 16384, 32768, 65536, 131072, 262144],
+                        help="lengths of the contexts (default: %(default)s)")
+    parser.add_argument("--prefill", type=int, default=8192,
+                        help="tokens that llama.cpp prefills; deeper contexts hold copies (default: %(default)s)")
     parser.add_argument("--budget", type=int, default=4096, help="our token budget")
     parser.add_argument("--decode-tokens", type=int, default=16, help="that llama.cpp decodes at each depth")
     parser.add_argument("--chunk-tokens", type=int, default=512, help="tokens per prefill batch")
@@ -61,36 +61,36 @@ def parse_options():
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--output", help="also write the result as JSON to this file")
     options = parser.parse_args()
-    if len(options.depths) < 2:
-        parser.error("--depths has one depth, a line needs two")
+    for name, least in (("depths", min(options.depths)), ("prefill", options.prefill)):
+        if least < 1:
+            parser.error(f"--{name} has {least}, at least 1 token is needed")
     options.depths.sort()
     return options
 
 
 def main():
     options = parse_options()
-    num_tokens = options.depths[-1] + options.decode_tokens
+    num_tokens = options.depths[-1] + options.decode_tokens + 1
     llama = LlamaCpp(options.model, options.threads, num_tokens, options.chunk_tokens)
-    rows, measured, at, facts = [], [], 0, {}
+    rows, prefilled, facts = [], 0, {}
     for depth in options.depths:
-        llama.extend(at, depth, lambda done, end=depth: show_progress(f"llama.cpp: prefill {done}/{end}"))
-        llama_ms = statistics.median(llama.decode(depth, options.decode_tokens)) * 1e3
-        at = depth + options.decode_tokens
-        measured.append(llama_ms)
+        real = min(depth, options.prefill)
+        llama.extend(prefilled, real, lambda done, end=real: show_progress(f"llama.cpp: prefill {done}/{end}"))
+        prefilled = max(prefilled, real)
+        if depth > prefilled:
+            llama.fill(prefilled, depth)
+        # The first step moves the copies to their positions.
+        llama_ms = statistics.median(llama.decode(depth, options.decode_tokens + 1)[1:]) * 1e3
+        llama.truncate(prefilled)
         show_progress(f"tokenbutler: depth {depth}")
         facts, ours = run_ours(options, depth)
-        rows.append(row_of(depth, llama_ms, "measured", ours))
-    slope, intercept = statistics.linear_regression(options.depths, measured)
-    for depth in options.extrapolate:
-        show_progress(f"tokenbutler: depth {depth}")
-        _, ours = run_ours(options, depth)
-        rows.append(row_of(depth, intercept + slope * depth, "extrapolated", ours))
+        rows.append(row_of(depth, llama_ms, "prefilled" if depth == prefilled else "filled", ours))
     print(file=sys.stderr)
 
     report = {"benchmark": "sparse decode beside llama.cpp", "model": facts["model"], "cpu": facts["cpu"],
               "threads": options.threads, "llama_cpp_python": llama_cpp.__version__, "token_budget": options.budget,
               "llama_file_bytes": os.path.getsize(options.model), "ours_weight_bytes": facts["weight_bytes_per_step"],
-              "ours_dtype": facts["dtype"], "llama_us_per_1k_tokens": slope * 1024 * 1e3, "rows": rows}
+              "ours_dtype": facts["dtype"], "rows": rows}
     for name, value in report.items():
         if name != "rows":
             print(f"{name}: {value}")

@@ -1,5 +1,6 @@
 """llama.cpp through llama-cpp-python's plain bindings, for the comparisons beside this file."""
 
+import ctypes
 import random
 import time
 
@@ -26,6 +27,8 @@ class LlamaCpp:
         params.n_ctx = num_tokens
         params.n_batch = params.n_ubatch = chunk_tokens
         params.n_threads = params.n_threads_batch = num_threads
+        params.n_seq_max = 2  # one to decode, one to fill the first one's cache from
+        params.kv_unified = True
         self.max_position = llama_cpp.llama_model_n_ctx_train(self._model)
         if num_tokens > self.max_position:
             params.rope_scaling_type = llama_cpp.LLAMA_ROPE_SCALING_TYPE_YARN
@@ -62,6 +65,28 @@ class LlamaCpp:
             self._run(at, min(self._chunk_tokens, end - at))
             progress(at)
         return time.perf_counter() - begin
+
+    def fill(self, num_prefilled, depth):
+        """Brings the cache, which holds the first `num_prefilled` tokens or more, to `depth` tokens: copies of the
+        first `num_prefilled`, moved to the positions that follow. As much to read as real ones, without their prefill.
+        """
+        self.truncate(num_prefilled)
+        memory = llama_cpp.llama_get_memory(self._context)
+        size = llama_cpp.llama_state_seq_get_size(self._context, 0)
+        state = (ctypes.c_uint8 * size)()
+        if llama_cpp.llama_state_seq_get_data(self._context, state, size, 0) != size:
+            raise SystemExit("llama.cpp cannot copy its state")
+        for begin in range(num_prefilled, depth, num_prefilled):
+            if llama_cpp.llama_state_seq_set_data(self._context, state, size, 1) != size:
+                raise SystemExit(f"llama.cpp cannot hold {depth} tokens")
+            llama_cpp.llama_memory_seq_add(memory, 1, 0, -1, begin)
+            llama_cpp.llama_memory_seq_cp(memory, 1, 0, -1, -1)
+            llama_cpp.llama_memory_seq_rm(memory, 1, -1, -1)
+        self.truncate(depth)
+
+    def truncate(self, num_tokens):
+        """Takes everything but the first `num_tokens` tokens out of the cache."""
+        llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(self._context), 0, num_tokens, -1)
 
     def decode(self, start, count):
         """Seconds of each of `count` steps that follow what is in the cache."""

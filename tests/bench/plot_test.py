@@ -106,14 +106,14 @@ class PlotTest(unittest.TestCase):
                                            "mean_kl": 0.05, "documents": 3}]})
         self.write("peers.json", {"cpu": "A CPU", "threads": 2, "model": "Other.gguf", "llama_cpp_python": "1.2", "token_budget": 4096,
                                   "llama_file_bytes": 5e8, "ours_weight_bytes": 1e9, "ours_dtype": "bfloat16",
-                                  "rows": [{"depth": 4096, "llama_ms": 20.0, "llama": "measured", "fast_ms": 10.0, "llama_over_fast": 2.0},
-                                           {"depth": 262144, "llama_ms": 900.0, "llama": "extrapolated", "fast_ms": 30.0,
+                                  "rows": [{"depth": 4096, "llama_ms": 20.0, "llama": "prefilled", "fast_ms": 10.0, "llama_over_fast": 2.0},
+                                           {"depth": 262144, "llama_ms": 900.0, "llama": "filled", "fast_ms": 30.0,
                                             "llama_over_fast": 30.0}]})
         output = self.run_script("--link", "link.json", "--peers", "peers.json").stdout
         self.assertIn("*Modelled*: a step of 8 ms.", output)
         self.assertIn("| fast | deferred | 768 | 97.5 % | 50 % | 123 | 1.2 | 8.0 | 0.32 | 0.64 | 8.0 % | 0.0500 |", output)
         self.assertIn("| 4K | 20.0 | 10.0 | 2.0 |", output)
-        self.assertIn("| 256K | 900.0 (extrapolated) | 30.0 | 30.0 |", output)
+        self.assertIn("| 256K | 900.0 (filled) | 30.0 | 30.0 |", output)
 
     def test_a_page_without_markers_is_refused(self):
         (self.folder / "page.md").write_text("nothing", encoding="utf-8")
