@@ -9,83 +9,107 @@
 #include <vector>
 
 #include "base/status.h"
+#include "nlohmann/json.hpp"
+#include "tools/train/adamw.h"
+#include "tools/train/distillation_loss.h"
+#include "tools/train/student.h"
+#include "tools/train/teacher.h"
 #include "tools/train/token_sequences.h"
+#include "tools/train/training_checkpoint.h"
+#include "tools/train/training_events.h"
+#include "tools/train/training_log.h"
 #include "tools/train/training_options.h"
 
 namespace tokenbutler {
 
-class Teacher;
-
-// Divergence of the student's softmax from the teacher's, in nats, mean over rows and heads.
-struct LayerKl {
-  int layer = 0;
-  float early = 0;  // of the predicted queries; 0 where the layer has none
-  float late = 0;   // of its own queries; 0 where they are not projected
-};
-
-// What a step or a validation has given; each is also a line of log.jsonl.
-struct TrainingEvent {
-  enum class Kind { kStep, kValidation };
-  Kind kind = Kind::kStep;
-  int64_t step = 0;             // steps done
-  double seconds = 0;           // since the run began, resumed parts included
-  float loss = 0;               // KL in nats, mean over layers; early and late ones added
-  float learning_rate = 0;      // kStep
-  float gradient_norm = 0;      // kStep; before clipping
-  bool is_best = false;         // kValidation
-  std::vector<LayerKl> layers;  // kValidation
-};
-
 // What a run will take: parameters counted, memory added up, one step measured.
 struct TrainingEstimate {
-  int64_t num_parameters = 0;  // of the predictor file
-  int64_t num_trained = 0;     // of them, those that are trained
-  int64_t num_model_parameters = 0;
-  int64_t memory_bytes = 0;  // beside the model's weights
+  int64_t num_parameters = 0;        // of the predictor
+  int64_t num_model_parameters = 0;  // of the base model
+  int64_t memory_bytes = 0;          // beside the model's weights
   double seconds_per_step = 0;
   double seconds = 0;  // of the whole run, validations included
 };
 
 struct TrainingResult {
-  int64_t steps = 0;           // done
-  bool is_finished = false;    // false: it was told to stop and can be resumed
-  bool stopped_early = false;  // patience ran out
-  int64_t best_step = 0;
-  float first_loss = 0, best_loss = 0;  // of validations
-  double seconds = 0;
+  int64_t steps = 0;                    // done
+  bool is_finished = false;             // false: it was told to stop, and can be resumed
+  bool stopped_early = false;           // patience ran out
+  int64_t best_step = 0;                // that the predictor file is of
+  float first_loss = 0, best_loss = 0;  // of validations, as TrainingEvent::loss
+  double seconds = 0;                   // that it took, resumed parts included
 };
 
-// Distils a predictor: the run from the first step, or from its checkpoint, to the file. One
-// thread, that of the teacher.
+// Distils a predictor into options.output: a run from its first step, or from its checkpoint, to
+// predictor.safetensors, which is always the best one so far. One thread, the teacher's.
 class Trainer {
  public:
   struct Progress {
+    // Told of every step and validation, whose lines log.jsonl has by then.
     std::function<void(const TrainingEvent&)> on_event = nullptr;
-    // Looked at after every step; true: the run ends after a checkpoint.
+    // Looked at before every step; true: the run ends after a checkpoint.
     const std::atomic<bool>* stop = nullptr;
   };
 
-  // `teacher` and `sequences` must outlive the trainer. `model_sha256` and `metadata` go into the
-  // predictor file. INVALID_ARGUMENT for options, or a model or sequences that do not go with them.
+  // Gets ready to start or, when the output folder has a checkpoint, to go on from it: the weights
+  // will then be, bit for bit, those of a run that was never interrupted, with as many threads or
+  // not. `teacher` and `sequences` must outlive the trainer. `model_sha256` (ModelDigest) and
+  // `metadata` go into the predictor file.
+  // INVALID_ARGUMENT naming the option, or what of the model or the sequences does not go with the
+  // others; FAILED_PRECONDITION naming the difference when the checkpoint is of another run;
+  // DATA_LOSS when it is damaged; UNAVAILABLE for a folder that cannot be made.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(
       const TrainingOptions& options, Teacher& teacher, TokenSequences& sequences,
       const std::string& model_sha256, const std::map<std::string, std::string>& metadata);
-  ~Trainer();
 
-  // Runs one step, changing nothing, to measure.
+  // Of the run as it was found: 0 for a new one.
+  int64_t steps_done() const { return state_.step; }
+
+  // Measures a step that changes nothing.
   absl::StatusOr<TrainingEstimate> Estimate();
 
-  // Trains. Resumes when the output folder has a checkpoint: the weights are then, bit for bit,
-  // those of a run that was never interrupted (on the same machine, with as many threads or not).
-  // FAILED_PRECONDITION naming the difference when the checkpoint is of another run; DATA_LOSS when
-  // it is damaged; INTERNAL with the step when loss or gradients are no longer finite, and
-  // UNAVAILABLE when a file cannot be written: the last checkpoint is kept in both cases.
+  // Trains until all steps are done, nothing gets better any more, or `progress` says stop.
+  // INTERNAL naming the step when loss or gradients are no longer finite; UNAVAILABLE or
+  // RESOURCE_EXHAUSTED when a file cannot be written. The last checkpoint is kept in any case.
   absl::StatusOr<TrainingResult> Run(const Progress& progress);
 
  private:
-  struct State;
-  explicit Trainer(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  Trainer(const TrainingOptions& options, Teacher& teacher, TokenSequences& sequences)
+      : options_(options),
+        teacher_(teacher),
+        sequences_(sequences),
+        loss_(teacher, teacher.pool()),
+        optimiser_(options.weight_decay) {}
+
+  // The student at its start, or where the checkpoint left it.
+  absl::Status Start();
+  std::string Path(const char* name) const { return options_.output + "/" + name; }
+
+  absl::StatusOr<TrainingResult> RunSteps(const Progress& progress);
+  absl::Status Step(TrainingEvent* event);
+  absl::Status Validate(TrainingEvent* event);
+  absl::Status Report(TrainingEvent event, double started, const Progress& progress);
+  // The divergences over one sequence's rows, with gradients added to the student's or without.
+  absl::StatusOr<std::vector<LayerLoss>> RunSequence(const std::vector<int32_t>& tokens,
+                                                     uint64_t rows_seed, uint64_t index,
+                                                     bool with_gradients);
+  absl::Status WriteCheckpoint();
+  // Of the student as it is.
+  absl::Status WritePredictorFile() const;
+  TrainingResult Result() const;
+
+  const TrainingOptions options_;
+  Teacher& teacher_;
+  TokenSequences& sequences_;
+  std::map<std::string, std::string> metadata_;
+  std::string model_sha256_;
+  nlohmann::ordered_json identity_;
+  std::unique_ptr<Student> student_;
+  DistillationLoss loss_;
+  AdamW optimiser_;
+  TeacherPass pass_;
+  TrainingCheckpoint state_;  // arrays: best_values alone is always there
+  std::unique_ptr<TrainingLog> log_;
 };
 
 }  // namespace tokenbutler

@@ -29,6 +29,8 @@ struct StudentOptions {
   int layers_per_predictor = 4;                    // G
   // Where of the producer layer the hidden state is taken. kTokenButler: kInput.
   LayerPoint point = LayerPoint::kInput;
+  // Which hidden state a producer's MLP reads; kTokenButler alone.
+  PredictorInput input = PredictorInput::kBeforeNorm;
   // Also projections of the layers' own queries; not with kFull.
   bool late = true;
   // r of the learned correction of lookahead queries; 0: none. kLookahead alone.
