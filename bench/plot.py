@@ -12,6 +12,8 @@ Needs matplotlib (bench/requirements.txt) unless --images is left out.
 """
 
 import argparse
+import collections
+import functools
 import itertools
 import json
 import os
@@ -105,20 +107,28 @@ def milliseconds(value):
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
+def range_of(rows, field):
+    """"37 to 77", or "42" where they agree."""
+    low, high = (f"{pick(row[field] for row in rows):.0f}" for pick in (min, max))
+    return low if low == high else f"{low} to {high}"
+
+
 def decode_table(result, divergences, depths):
     measured = rows_of(result, "depth", "policy")
     budgets = budgets_of(measured)
+    # Rows of a resumed run are in the order in which they were measured.
+    order = [setting for sweep in result.get("sweeps", []) for setting in sweep["settings"]]
+    place = {setting: order.index(setting) for setting in order}
     rows = []
-    for row in sorted(measured, key=lambda row: row["depth"]):
+    for row in sorted(measured, key=lambda row: (row["depth"], place.get(row["setting"], 0))):
         if row["depth"] not in depths:
             continue
         rows.append([depth_name(row["depth"]), label(row, budgets), milliseconds(row["ms_per_token"]),
                      milliseconds(row["p99_step_ms"]), f"{row['speedup']:.2f}", milliseconds(row["floor_ms"]),
                      f"{row['over_floor']:.2f}", f"{row['attended_tokens']:.0f}", f"{row['scan_fraction']:.3g}",
                      divergences.recall_cell(result, row["setting"]), divergences.cell(result, row["setting"])])
-    first = measured[0]
-    text = (f"**{short_name(result)}** ({machine_line(result)}). Memory read at {first['read_gb_s']:.0f} GB/s, rows gathered "
-            f"at {measured[-1]['gather_gb_s']:.0f} GB/s; budget {', '.join(map(str, sorted(budgets)))}; "
+    text = (f"**{short_name(result)}** ({machine_line(result)}). Memory read at {range_of(measured, 'read_gb_s')} GB/s, rows "
+            f"gathered at {range_of(measured, 'gather_gb_s')} GB/s; budget {', '.join(map(str, sorted(budgets)))}; "
             f"RoPE scaling beyond the model's context: {result['rope_scaling']}.\n\n")
     return text + markdown_table(
         ["context", "setting", "ms a token", "p99 step, ms", "x dense", "floor, ms", "/ floor", "attended",
@@ -225,18 +235,19 @@ OTHER_COLOURS = ["C1", "C2", "C4", "C5", "C6", "C7", "C8", "C9", "olive", "navy"
 
 def draw_decode(pyplot, results, path):
     figure, axes = pyplot.subplots(1, len(results), figsize=(7.5 * len(results), 6), squeeze=False)
+    # A setting has one colour in all panels.
+    colours = collections.defaultdict(functools.partial(next, itertools.cycle(OTHER_COLOURS)))
     for axis, result in zip(axes[0], results):
         measured = rows_of(result, "depth", "policy")
         budgets = budgets_of(measured)
         curves = {}
         for row in measured:
             curves.setdefault(label(row, budgets), []).append(row)
-        colours = itertools.cycle(OTHER_COLOURS)
         for name, rows in curves.items():
             rows.sort(key=lambda row: row["depth"])
             depths = [row["depth"] for row in rows]
             style = [STYLES[rows[0]["setting"]]] if rows[0]["setting"] in STYLES else ["--s"]
-            colour = {} if rows[0]["setting"] in STYLES else {"color": next(colours)}
+            colour = {} if rows[0]["setting"] in STYLES else {"color": colours[name]}
             line, = axis.plot(depths, [row["ms_per_token"] for row in rows], *style, label=name, markersize=4, **colour)
             if rows[0]["setting"] in STYLES:
                 axis.plot(depths, [row["floor_ms"] for row in rows], ":", color=line.get_color(), label=f"{name}: floor")
