@@ -16,7 +16,6 @@ namespace {
 
 constexpr int kHidden = 32;
 constexpr int kInner = 64;
-constexpr int kLayers = 2;
 constexpr int kHeads = 4;
 constexpr int kKvHeads = 2;
 constexpr int kHeadDim = 16;
@@ -30,13 +29,14 @@ void Write(const std::filesystem::path& path, std::string_view bytes) {
   file.close();
 }
 
-std::string ConfigJson() {
+std::string ConfigJson(int num_layers) {
   return fmt::format(
       R"({{"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": {},
 "hidden_size": {}, "intermediate_size": {}, "num_hidden_layers": {}, "num_attention_heads": {},
 "num_key_value_heads": {}, "head_dim": {}, "max_position_embeddings": {}, "rms_norm_eps": 1e-6,
 "rope_theta": 10000.0, "tie_word_embeddings": true, "hidden_act": "silu", "eos_token_id": {}}})",
-      kTinyModelVocab, kHidden, kInner, kLayers, kHeads, kKvHeads, kHeadDim, kTinyModelLen, kImEnd);
+      kTinyModelVocab, kHidden, kInner, num_layers, kHeads, kKvHeads, kHeadDim, kTinyModelLen,
+      kImEnd);
 }
 
 constexpr char kTokenizerConfigJson[] =
@@ -46,10 +46,10 @@ constexpr char kTokenizerConfigJson[] =
 
 using Shapes = std::vector<std::pair<std::string, std::vector<int>>>;
 
-Shapes TensorShapes() {
+Shapes TensorShapes(int num_layers) {
   Shapes shapes = {{"model.embed_tokens.weight", {kTinyModelVocab, kHidden}},
                    {"model.norm.weight", {kHidden}}};
-  for (int layer = 0; layer < kLayers; ++layer) {
+  for (int layer = 0; layer < num_layers; ++layer) {
     const std::string prefix = fmt::format("model.layers.{}.", layer);
     for (auto& [name, shape] : Shapes{{"input_layernorm.weight", {kHidden}},
                                       {"post_attention_layernorm.weight", {kHidden}},
@@ -69,12 +69,12 @@ Shapes TensorShapes() {
   return shapes;
 }
 
-std::string WeightsFile() {
+std::string WeightsFile(int num_layers) {
   std::mt19937 random(1);
   std::normal_distribution<float> draw(0.0f, 0.3f);
   std::string header = "{";
   std::string data;
-  for (const auto& [name, shape] : TensorShapes()) {
+  for (const auto& [name, shape] : TensorShapes(num_layers)) {
     const bool norm = name.find("norm") != std::string::npos;
     size_t count = 1;
     for (const int size : shape) count *= static_cast<size_t>(size);
@@ -92,11 +92,11 @@ std::string WeightsFile() {
 
 }  // namespace
 
-void WriteTinyModel(const std::filesystem::path& folder) {
+void WriteTinyModel(const std::filesystem::path& folder, int num_layers) {
   std::filesystem::create_directories(folder);
-  Write(folder / "config.json", ConfigJson());
+  Write(folder / "config.json", ConfigJson(num_layers));
   Write(folder / "tokenizer_config.json", kTokenizerConfigJson);
-  Write(folder / "model.safetensors", WeightsFile());
+  Write(folder / "model.safetensors", WeightsFile(num_layers));
   std::filesystem::copy_file(
       std::filesystem::path(TOKENBUTLER_TEST_DATA) / "tokenizers/json-qwen2.json",
       folder / "tokenizer.json", std::filesystem::copy_options::overwrite_existing);

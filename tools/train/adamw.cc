@@ -27,7 +27,7 @@ void AdamW::Update(float learning_rate, const AlignedFloats& gradients, AlignedF
 }
 
 float LearningRateAt(int64_t step, int64_t num_steps, float warmup, float learning_rate) {
-  const double warm = std::ceil(warmup * static_cast<double>(num_steps));
+  const double warm = std::round(warmup * static_cast<double>(num_steps));
   const auto done = static_cast<double>(step);
   if (done < warm) return static_cast<float>(learning_rate * (done + 1) / warm);
   const double left = std::max(1.0, static_cast<double>(num_steps) - warm);

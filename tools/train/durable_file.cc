@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -23,13 +22,10 @@ bool WriteAll(int file, absl::Span<const char> bytes) {
 }
 
 // False: errno says why.
-bool WriteWhole(const std::string& path, absl::Span<const absl::Span<const char>> parts) {
+bool WriteWhole(const std::string& path, absl::Span<const char> bytes) {
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file < 0) return false;
-  const bool is_written =
-      std::all_of(parts.begin(), parts.end(),
-                  [&](absl::Span<const char> part) { return WriteAll(file, part); }) &&
-      fsync(file) == 0;
+  const bool is_written = WriteAll(file, bytes) && fsync(file) == 0;
   const int error = errno;
   if (close(file) != 0 && is_written) return false;
   errno = error;
@@ -47,10 +43,9 @@ void SyncFolderOf(const std::string& path) {
 
 }  // namespace
 
-absl::Status WriteFileDurably(const std::string& path,
-                              absl::Span<const absl::Span<const char>> parts) {
+absl::Status WriteFileDurably(const std::string& path, absl::Span<const char> bytes) {
   const std::string unfinished = path + ".unfinished";
-  if (WriteWhole(unfinished, parts) && std::rename(unfinished.c_str(), path.c_str()) == 0) {
+  if (WriteWhole(unfinished, bytes) && std::rename(unfinished.c_str(), path.c_str()) == 0) {
     SyncFolderOf(path);
     return absl::OkStatus();
   }

@@ -7,11 +7,10 @@
 
 namespace tokenbutler {
 
-// Writes the parts, one behind the other, to a new file beside `path` that then takes its place,
+// Writes a new file beside `path` that then takes its place,
 // and waits until the disk has it: whatever happens, `path` is the old file or the new one, whole.
 // RESOURCE_EXHAUSTED when the disk is full or a quota is reached, UNAVAILABLE with the system's
 // reason otherwise; what was written of the new file is removed.
-absl::Status WriteFileDurably(const std::string& path,
-                              absl::Span<const absl::Span<const char>> parts);
+absl::Status WriteFileDurably(const std::string& path, absl::Span<const char> bytes);
 
 }  // namespace tokenbutler

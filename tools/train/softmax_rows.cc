@@ -43,11 +43,12 @@ HWY_INLINE void ForVectors(int begin, int end, const Fn& fn) {
   ForVectors(begin, end, fn, []() HWY_ATTR {});
 }
 
-// exp of what is at most 0; 0 below -87.
+// exp of what is at most 0; 0 below -87, NaN for NaN.
 template <class V>
 HWY_INLINE V ExpOf(FloatTag d, V x) {
   const auto lowest = hn::Set(d, -87.0f);
-  return hn::IfThenElseZero(hn::Ge(x, lowest), hn::Exp(d, hn::Max(x, lowest)));
+  const auto exp = hn::IfThenElseZero(hn::Ge(x, lowest), hn::Exp(d, hn::Max(x, lowest)));
+  return hn::IfThenElse(hn::IsNaN(x), x, exp);  // Exp makes 0 of it
 }
 
 float MaxOf(const float* x, int begin, int end) {

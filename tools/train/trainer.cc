@@ -308,7 +308,7 @@ absl::Status Trainer::WriteCheckpoint() {
   // Lent for the writing.
   std::swap(state_.first_moment, optimiser.first_moment);
   std::swap(state_.second_moment, optimiser.second_moment);
-  const absl::Status status = state_.Write(Path("checkpoint"), identity_);
+  absl::Status status = state_.Write(Path("checkpoint"), identity_);
   std::swap(state_.first_moment, optimiser.first_moment);
   std::swap(state_.second_moment, optimiser.second_moment);
   return status;

@@ -1,5 +1,6 @@
 #include "tools/train/training_checkpoint.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -20,7 +21,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "tokenbutler-training-checkpoint 1";
-constexpr size_t kMaxHeader = 1 << 20;
+constexpr std::string_view kBeginning = R"({"format":"tokenbutler-training-checkpoint)";
+constexpr size_t kDigestDigits = 64;
 
 // In the order of the file.
 template <typename Checkpoint>
@@ -62,21 +64,20 @@ void ReadNumbers(const Json& header, TrainingCheckpoint* c) {
 }  // namespace
 
 absl::Status TrainingCheckpoint::Write(const std::string& path, const Json& identity) const {
-  std::string arrays;
   std::vector<size_t> sizes;
-  for (const AlignedFloats* array : ArraysOf(*this)) {
-    sizes.push_back(array->size());
-    arrays.append(BytesOf(*array).data(), BytesOf(*array).size());
-  }
+  for (const AlignedFloats* array : ArraysOf(*this)) sizes.push_back(array->size());
   const Json header = {{"format", kFormat},          {"step", step},
                        {"seconds", seconds},         {"log_bytes", log_bytes},
                        {"is_finished", is_finished}, {"stopped_early", stopped_early},
                        {"best_step", best_step},     {"first_loss", first_loss},
                        {"best_loss", best_loss},     {"sizes", sizes},
-                       {"sha256", DigestOf(arrays)}, {"identity", identity}};
-  const std::string line = header.dump() + "\n";
-  return WriteFileDurably(path, {absl::MakeConstSpan(line.data(), line.size()),
-                                 absl::MakeConstSpan(arrays.data(), arrays.size())});
+                       {"identity", identity}};
+  std::string bytes = header.dump() + "\n";
+  for (const AlignedFloats* array : ArraysOf(*this)) {
+    bytes.append(BytesOf(*array).data(), BytesOf(*array).size());
+  }
+  bytes += DigestOf(bytes);
+  return WriteFileDurably(path, bytes);
 }
 
 absl::StatusOr<std::optional<TrainingCheckpoint>> TrainingCheckpoint::Read(const std::string& path,
@@ -84,32 +85,34 @@ absl::StatusOr<std::optional<TrainingCheckpoint>> TrainingCheckpoint::Read(const
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return std::optional<TrainingCheckpoint>();
   std::ifstream in(path, std::ios::binary);
-  const std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (!in) return UnavailableError("{} cannot be read: {}", path, std::strerror(errno));
-  const size_t end_of_line = bytes.substr(0, kMaxHeader).find('\n');
-  const Json header = end_of_line == std::string::npos
-                          ? Json()
-                          : Json::parse(bytes.begin(), bytes.begin() + end_of_line, nullptr,
-                                        /*allow_exceptions=*/false);
-  if (!header.is_object() || header.value("format", "") != kFormat) {
-    return InvalidArgumentError("{} is not a training checkpoint of this version", path);
+  const std::string file((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (in.bad()) return UnavailableError("{} cannot be read: {}", path, std::strerror(errno));
+  if (file.compare(0, kBeginning.size(), kBeginning) != 0) {
+    return InvalidArgumentError("{} is not a training checkpoint", path);
   }
+  absl::Span<const char> bytes(file);
+  bytes.remove_suffix(std::min(kDigestDigits, bytes.size()));
+  if (file.substr(bytes.size()) != DigestOf(bytes)) {
+    return DataLossError("{} is damaged: it does not have the digest at its end", path);
+  }
+  const size_t end_of_line = file.find('\n');
   TrainingCheckpoint checkpoint;
-  absl::Span<const char> arrays(bytes);
-  arrays.remove_prefix(end_of_line + 1);
   try {
+    const Json header = Json::parse(file.begin(), file.begin() + end_of_line);
+    if (header.at("format") != kFormat) {
+      return UnimplementedError("{} has the format {}, must have \"{}\"", path,
+                                header.at("format").dump(), kFormat);
+    }
     RETURN_IF_ERROR(CheckIdentity(path, header.at("identity"), identity));
     ReadNumbers(header, &checkpoint);
-    if (header.at("sha256").get<std::string>() != DigestOf(arrays)) {
-      return DataLossError("{} is damaged: its arrays do not have the digest it names", path);
-    }
+    bytes.remove_prefix(end_of_line + 1);
     const auto sizes = header.at("sizes").get<std::array<size_t, 4>>();
     for (size_t i = 0; i < sizes.size(); ++i) {
-      if (sizes[i] > arrays.size() / sizeof(float)) return DataLossError("{} is too short", path);
       AlignedFloats& to = *ArraysOf(checkpoint)[i];
       to.resize(sizes[i]);
-      std::memcpy(to.data(), arrays.data(), sizes[i] * sizeof(float));
-      arrays.remove_prefix(sizes[i] * sizeof(float));
+      if (BytesOf(to).size() > bytes.size()) return DataLossError("{} is too short", path);
+      std::memcpy(to.data(), bytes.data(), BytesOf(to).size());
+      bytes.remove_prefix(BytesOf(to).size());
     }
   } catch (const Json::exception& problem) {
     return DataLossError("{} is damaged: {}", path, problem.what());

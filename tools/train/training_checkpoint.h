@@ -25,8 +25,8 @@ struct TrainingCheckpoint {
   // Writes a file that replaces the one before, whole or not at all; errors of WriteFileDurably.
   // `identity`: what a run must have in common to go on from it.
   //
-  // The file is a line of JSON (format, identity, the numbers above, the arrays' sizes, the
-  // SHA-256 of what follows), then the arrays as float32, in the order above.
+  // The file is a line of JSON (format, identity, the numbers above, the arrays' sizes), then the
+  // arrays as float32, in the order above, then the SHA-256 of all that in hexadecimal digits.
   absl::Status Write(const std::string& path, const nlohmann::ordered_json& identity) const;
 
   // Nothing when there is no file. FAILED_PRECONDITION naming a field in which the identities
