@@ -50,6 +50,18 @@ absl::Status CheckFingerprint(const ModelFingerprint& f) {
   return CheckSize("rope_inverse_frequencies", f.rope_inverse_frequencies.size(), f.head_dim / 2);
 }
 
+absl::Status CheckProjectedDim(const Predictor& p) {
+  if (p.projected_dim == 0) {
+    if (p.kind == PredictorKind::kLookahead && p.correction_rank > 0) return absl::OkStatus();
+    return InvalidArgumentError(
+        "projected_dim is 0, must be in [4, 128] unless kind is lookahead and correction_rank "
+        "above 0");
+  }
+  RETURN_IF_ERROR(CheckRange("projected_dim", p.projected_dim, 4, 128));
+  if (p.projected_dim % 4 == 0) return absl::OkStatus();
+  return InvalidArgumentError("projected_dim is {}, must be a multiple of 4", p.projected_dim);
+}
+
 }  // namespace
 
 std::string_view PredictorKindName(PredictorKind kind) { return EnumName(kKinds, kind); }
@@ -86,10 +98,9 @@ float Predictor::score_scale() const {
 
 absl::Status Predictor::ValidateNumbers() const {
   RETURN_IF_ERROR(CheckFingerprint(fingerprint));
-  RETURN_IF_ERROR(CheckRange("projected_dim", projected_dim, 4, 128));
-  if (projected_dim % 4 != 0) {
-    return InvalidArgumentError("projected_dim is {}, must be a multiple of 4", projected_dim);
-  }
+  const int most_rank = kind == PredictorKind::kLookahead ? 256 : 0;
+  RETURN_IF_ERROR(CheckRange("correction_rank", correction_rank, 0, most_rank));
+  RETURN_IF_ERROR(CheckProjectedDim(*this));
   if (kind != PredictorKind::kPca) {
     RETURN_IF_ERROR(
         CheckRange("layers_per_predictor", layers_per_predictor, 1, fingerprint.num_layers));
@@ -111,6 +122,10 @@ absl::Status Predictor::Validate() const {
     RETURN_IF_ERROR(CheckSize("late_projection", late_projection.size(),
                               kind == PredictorKind::kPca ? 0 : matrix * f.num_heads));
   }
+  const int64_t ranks = int64_t{f.num_layers} * correction_rank;
+  RETURN_IF_ERROR(CheckMatrix("query_correction.down", correction_down, ranks * f.hidden_size));
+  RETURN_IF_ERROR(
+      CheckMatrix("query_correction.up", correction_up, ranks * f.num_heads * f.head_dim));
   if (kind != PredictorKind::kTokenButler) return CheckSize("producers", producers.size(), 0);
   RETURN_IF_ERROR(CheckSize("producers", producers.size(), num_producers()));
   const int64_t num_outputs = int64_t{layers_per_predictor} * f.num_heads * projected_dim;

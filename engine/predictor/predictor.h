@@ -9,13 +9,14 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "engine/predictor/fingerprint.h"
+#include "engine/predictor/layer_point.h"
 
 namespace tokenbutler {
 
 // What a predictor file holds (docs/predictor_files.md).
 enum class PredictorKind : uint8_t {
   kTokenButler,  // producer MLPs and projections (arXiv 2503.07518)
-  kLookahead,    // projections for the layers' own queries, taken early
+  kLookahead,    // the layers' own queries, taken early: projected, corrected, or both
   kPca,          // the keys' principal directions
 };
 
@@ -59,19 +60,24 @@ struct PredictorProducer {
 // A trained (or computed) predictor, ready for use. Immutable once read; any thread.
 //
 // Letters: L layers, H query heads, Hkv KV heads, d_h head dimension, E hidden size of the model;
-// d' projected_dim, I hidden_dim, G layers_per_predictor.
+// d' projected_dim, I hidden_dim, G layers_per_predictor, r correction_rank.
 struct Predictor {
   PredictorKind kind = PredictorKind::kTokenButler;
-  int projected_dim = 16;        // d': 4 ... 128, a multiple of 4
+  // d': 4 ... 128, a multiple of 4. 0: nothing is projected, and the predictor serves low-bit keys
+  // alone; kLookahead with a correction.
+  int projected_dim = 16;
   int hidden_dim = 0;            // I; kTokenButler alone
   int layers_per_predictor = 4;  // G; not kPca
   ScorePooling pooling = ScorePooling::kMaxSoftmax;
   PredictorInput input = PredictorInput::kBeforeNorm;  // kTokenButler alone
+  // Where of the producer layer lookahead queries take the hidden state. kLookahead alone.
+  LayerPoint lookahead_point = LayerPoint::kInput;
+  int correction_rank = 0;  // r: 0 (none) ... 256; kLookahead alone
   ModelFingerprint fingerprint;
   // ModelDigest() of each model that the predictor was validated with.
   std::vector<std::string> model_sha256;
 
-  std::vector<float> key_projection;  // [L, Hkv, d_h, d']
+  std::vector<float> key_projection;  // [L, Hkv, d_h, d']; empty when d' is 0
   // Of lookahead queries, [L, H, d_h, d']; empty: as the late ones, or as the keys. kLookahead
   // alone.
   std::vector<float> early_projection;
@@ -79,12 +85,17 @@ struct Predictor {
   // (kPca), or there are none (kTokenButler).
   std::vector<float> late_projection;
   std::vector<PredictorProducer> producers;  // [ceil((L - 1) / G)]; kTokenButler alone
+  // What is added to layer l's early query before RoPE: up[l] down[l] norm[l](h). Layer 0's are not
+  // used: nothing is early for it.
+  PredictorMatrix correction_down;  // [L, r, E]
+  PredictorMatrix correction_up;    // [L, H * d_h, r]
 
   int num_producers() const {
     return (fingerprint.num_layers - 1 + layers_per_predictor - 1) / layers_per_predictor;
   }
+  bool has_projections() const { return projected_dim > 0; }
   // What the logits q'.k' are multiplied by: 1 / sqrt(d') where projections were trained so,
-  // 1 / sqrt(d_h) where they are orthogonal.
+  // 1 / sqrt(d_h) where they are orthogonal. REQUIRES: has_projections().
   float score_scale() const;
   // Bounds of the numbers above. INVALID_ARGUMENT naming the field, its value and the bound.
   absl::Status ValidateNumbers() const;

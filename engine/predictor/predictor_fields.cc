@@ -143,6 +143,10 @@ PredictorFields ToPredictorFields(const Predictor& p) {
     fields["hidden_dim"] = fmt::to_string(p.hidden_dim);
     fields["input"] = PredictorInputName(p.input);
   }
+  if (p.kind == PredictorKind::kLookahead) {
+    fields["lookahead_point"] = LayerPointName(p.lookahead_point);
+    fields["correction_rank"] = fmt::to_string(p.correction_rank);
+  }
   return fields;
 }
 
@@ -161,6 +165,11 @@ absl::StatusOr<Predictor> FromPredictorFields(const PredictorFields& fields) {
     RETURN_IF_ERROR(ReadInt(fields, "hidden_dim", &p.hidden_dim));
     ASSIGN_OR_RETURN(const std::string_view input, Find(fields, "input"));
     ASSIGN_OR_RETURN(p.input, ParsePredictorInput(input));
+  }
+  if (p.kind == PredictorKind::kLookahead) {
+    ASSIGN_OR_RETURN(const std::string_view point, Find(fields, "lookahead_point"));
+    ASSIGN_OR_RETURN(p.lookahead_point, ParseLayerPoint(point));
+    RETURN_IF_ERROR(ReadInt(fields, "correction_rank", &p.correction_rank));
   }
   RETURN_IF_ERROR(ReadFingerprint(fields, &p.fingerprint));
   RETURN_IF_ERROR(ReadDigests(fields, &p.model_sha256));

@@ -109,21 +109,42 @@ absl::Status TakeProducers(TensorTaker& tensors, Predictor* p) {
   return absl::OkStatus();
 }
 
+// The projections; none of them in a file whose projected_dim is 0.
+absl::Status TakeProjections(TensorTaker& tensors, bool has_late, Predictor* p) {
+  if (!p->has_projections()) {
+    if (!has_late) return absl::OkStatus();
+    return InvalidArgumentError(
+        "metadata: late_projections is \"true\", must be false where projected_dim is 0");
+  }
+  const ModelFingerprint& f = p->fingerprint;
+  const std::vector<int64_t> of_keys = {f.num_layers, f.num_kv_heads, f.head_dim, p->projected_dim};
+  const std::vector<int64_t> of_queries = {f.num_layers, f.num_heads, f.head_dim, p->projected_dim};
+  RETURN_IF_ERROR(tensors.TakeFloats("key_projection", of_keys, &p->key_projection));
+  if (p->kind == PredictorKind::kLookahead && tensors.Has("early_projection")) {
+    RETURN_IF_ERROR(tensors.TakeFloats("early_projection", of_queries, &p->early_projection));
+  }
+  if (!has_late) return absl::OkStatus();
+  return tensors.TakeFloats("late_projection", of_queries, &p->late_projection);
+}
+
+absl::Status TakeCorrection(TensorTaker& tensors, Predictor* p) {
+  if (p->correction_rank == 0) return absl::OkStatus();
+  const ModelFingerprint& f = p->fingerprint;
+  RETURN_IF_ERROR(tensors.TakeMatrix("query_correction.down",
+                                     {f.num_layers, p->correction_rank, f.hidden_size},
+                                     &p->correction_down));
+  return tensors.TakeMatrix("query_correction.up",
+                            {f.num_layers, int64_t{f.num_heads} * f.head_dim, p->correction_rank},
+                            &p->correction_up);
+}
+
 absl::StatusOr<Predictor> FromFile(const SafetensorsFile& file) {
   ASSIGN_OR_RETURN(Predictor p, FromPredictorFields(file.metadata()));
   ASSIGN_OR_RETURN(const bool has_late, HasLateProjections(file.metadata()));
   RETURN_IF_ERROR(p.ValidateNumbers());
-  const ModelFingerprint& f = p.fingerprint;
   TensorTaker tensors(file);
-  const std::vector<int64_t> of_keys = {f.num_layers, f.num_kv_heads, f.head_dim, p.projected_dim};
-  const std::vector<int64_t> of_queries = {f.num_layers, f.num_heads, f.head_dim, p.projected_dim};
-  RETURN_IF_ERROR(tensors.TakeFloats("key_projection", of_keys, &p.key_projection));
-  if (p.kind == PredictorKind::kLookahead && tensors.Has("early_projection")) {
-    RETURN_IF_ERROR(tensors.TakeFloats("early_projection", of_queries, &p.early_projection));
-  }
-  if (has_late) {
-    RETURN_IF_ERROR(tensors.TakeFloats("late_projection", of_queries, &p.late_projection));
-  }
+  RETURN_IF_ERROR(TakeProjections(tensors, has_late, &p));
+  RETURN_IF_ERROR(TakeCorrection(tensors, &p));
   if (p.kind == PredictorKind::kTokenButler) RETURN_IF_ERROR(TakeProducers(tensors, &p));
   RETURN_IF_ERROR(tensors.CheckAllTaken());
   RETURN_IF_ERROR(p.Validate());

@@ -15,7 +15,8 @@ namespace tokenbutler {
 // other keys are allowed and ignored):
 //
 //   format "tokenbutler-predictor", format_version "1", kind, projected_dim, pooling,
-//   layers_per_predictor, hidden_dim and input (kind tokenbutler), late_projections "true"|"false",
+//   layers_per_predictor, hidden_dim and input (kind tokenbutler), lookahead_point and
+//   correction_rank (kind lookahead), late_projections "true"|"false",
 //   model_sha256 (one or more ModelDigest(), separated by commas), and the fingerprint of the
 //   architecture: architecture, num_layers, hidden_size, intermediate_size, num_heads,
 //   num_kv_heads, head_dim, qkv_bias, rms_norm_eps, rope_attention_factor,
@@ -24,7 +25,8 @@ namespace tokenbutler {
 // and whose tensors (F32 or BF16) are
 //
 //   key_projection [L, Hkv, d_h, d'], early_projection and late_projection [L, H, d_h, d'],
-//   producers.N.norm.weight and .bias [E], .input.weight [I, E], .output.weight [G * H * d', I]
+//   producers.N.norm.weight and .bias [E], .input.weight [I, E], .output.weight [G * H * d', I],
+//   query_correction.down [L, r, E] and .up [L, H * d_h, r]
 //
 // with the letters and the meaning of struct Predictor.
 

@@ -38,14 +38,22 @@ struct Tensors {
 
 void AddTensors(const Predictor& p, DType dtype, Tensors* tensors) {
   const ModelFingerprint& f = p.fingerprint;
-  tensors->Add("key_projection", p.key_projection, dtype,
-               {f.num_layers, f.num_kv_heads, f.head_dim, p.projected_dim});
+  if (p.has_projections()) {
+    tensors->Add("key_projection", p.key_projection, dtype,
+                 {f.num_layers, f.num_kv_heads, f.head_dim, p.projected_dim});
+  }
   const std::vector<int64_t> of_queries = {f.num_layers, f.num_heads, f.head_dim, p.projected_dim};
   if (!p.early_projection.empty()) {
     tensors->Add("early_projection", p.early_projection, dtype, of_queries);
   }
   if (!p.late_projection.empty()) {
     tensors->Add("late_projection", p.late_projection, dtype, of_queries);
+  }
+  if (p.correction_rank > 0) {
+    tensors->Add("query_correction.down", p.correction_down,
+                 {f.num_layers, p.correction_rank, f.hidden_size});
+    tensors->Add("query_correction.up", p.correction_up,
+                 {f.num_layers, int64_t{f.num_heads} * f.head_dim, p.correction_rank});
   }
   const int64_t num_outputs = int64_t{p.layers_per_predictor} * f.num_heads * p.projected_dim;
   for (size_t i = 0; i < p.producers.size(); ++i) {

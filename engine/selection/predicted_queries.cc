@@ -18,18 +18,40 @@ std::pair<int, int> ConsumersOf(int layer, int n, int num_layers) {
   return {layer + 1, std::min(layer + n, num_layers - 1) + 1};
 }
 
+// y[0, num_rows) = rows [first_row, first_row + num_rows) of the matrix times x.
+void Multiply(const PredictorMatrix& matrix, int64_t first_row, int num_rows,
+              const std::vector<float>& x, float* y, ComputePool& pool) {
+  const size_t row_bytes = x.size() * DTypeBytes(matrix.dtype);
+  Linear({.x = x.data(),
+          .x_dtype = DType::kF32,
+          .weight = matrix.bytes.data() + static_cast<size_t>(first_row) * row_bytes,
+          .weight_dtype = matrix.dtype,
+          .y = y,
+          .num_rows = 1,
+          .in_features = static_cast<int>(x.size()),
+          .out_features = num_rows},
+         pool);
+}
+
 class LookaheadQuery : public QueryPredictor {
  public:
-  LookaheadQuery(const SelectionResources& resources, int layers_ahead, LayerPoint point)
+  // `correction`: a predictor with correction_rank > 0, or null.
+  LookaheadQuery(const SelectionResources& resources, int layers_ahead, LayerPoint point,
+                 const Predictor* correction)
       : config_(*resources.config),
         weights_(*resources.weights),
         rope_(*resources.rope),
         layers_ahead_(layers_ahead),
         point_(point),
+        correction_(correction),
         rotation_(static_cast<size_t>(config_.head_dim)),
         normed_(static_cast<size_t>(config_.hidden_size)),
         rounded_(static_cast<size_t>(config_.hidden_size)),
-        query_(static_cast<size_t>(config_.num_heads) * config_.head_dim) {}
+        query_(static_cast<size_t>(config_.num_heads) * config_.head_dim) {
+    if (correction_ == nullptr) return;
+    down_.resize(static_cast<size_t>(correction_->correction_rank));
+    added_.resize(query_.size());
+  }
 
   std::unique_ptr<QueryPredictor> Clone() const override {
     return std::make_unique<LookaheadQuery>(*this);
@@ -67,6 +89,7 @@ class LookaheadQuery : public QueryPredictor {
             .in_features = config_.hidden_size,
             .out_features = config_.num_heads * config_.head_dim},
            *producer.pool);
+    if (correction_ != nullptr) AddCorrection(consumer, *producer.pool);
     for (int h = 0; h < config_.num_heads; ++h) {
       Rotate(rotation_.data(), rope_, query_.data() + static_cast<size_t>(h) * config_.head_dim);
     }
@@ -74,16 +97,27 @@ class LookaheadQuery : public QueryPredictor {
   }
 
  private:
+  void AddCorrection(int layer, ComputePool& pool) {
+    const int rank = correction_->correction_rank, num_rows = static_cast<int>(query_.size());
+    Multiply(correction_->correction_down, int64_t{layer} * rank, rank, normed_, down_.data(),
+             pool);
+    Multiply(correction_->correction_up, int64_t{layer} * num_rows, num_rows, down_, added_.data(),
+             pool);
+    for (size_t i = 0; i < query_.size(); ++i) query_[i] += added_[i];
+  }
+
   const ModelConfig& config_;
   const ModelWeights& weights_;
   const Rope& rope_;
   const int layers_ahead_;
   const LayerPoint point_;
+  const Predictor* correction_;
   const float* residual_ = nullptr;  // between Begin and the producer's last Query
   std::vector<float> rotation_;      // cosines, sines
   std::vector<float> normed_;
   std::vector<BF16> rounded_;
   std::vector<float> query_;
+  std::vector<float> down_, added_;  // of the correction
 };
 
 class ProducerQuery : public QueryPredictor {
@@ -117,15 +151,15 @@ class ProducerQuery : public QueryPredictor {
       }
     }
     LayerNorm(weights);
-    Multiply(weights.input, 0, input_, &hidden_, *producer.pool);
+    Multiply(weights.input, 0, predictor_.hidden_dim, input_, hidden_.data(), *producer.pool);
     for (float& x : hidden_) x /= 1.0f + std::exp(-x);  // SiLU
   }
 
   const float* Query(const LayerContext& producer, int consumer) override {
     if (!sliding_window_.empty() && sliding_window_[consumer] > 0) return nullptr;
     const int slot = (consumer - 1) % predictor_.layers_per_predictor;
-    Multiply(ProducerOf(producer.layer).output, slot * slot_size_, hidden_, &query_,
-             *producer.pool);
+    Multiply(ProducerOf(producer.layer).output, int64_t{slot} * slot_size_, slot_size_, hidden_,
+             query_.data(), *producer.pool);
     return query_.data();
   }
 
@@ -146,21 +180,6 @@ class ProducerQuery : public QueryPredictor {
     }
   }
 
-  // y = rows [first_row, first_row + y->size()) of the matrix times x.
-  static void Multiply(const PredictorMatrix& matrix, int first_row, const std::vector<float>& x,
-                       std::vector<float>* y, ComputePool& pool) {
-    const size_t row_bytes = x.size() * DTypeBytes(matrix.dtype);
-    Linear({.x = x.data(),
-            .x_dtype = DType::kF32,
-            .weight = matrix.bytes.data() + first_row * row_bytes,
-            .weight_dtype = matrix.dtype,
-            .y = y->data(),
-            .num_rows = 1,
-            .in_features = static_cast<int>(x.size()),
-            .out_features = static_cast<int>(y->size())},
-           pool);
-  }
-
   const Predictor& predictor_;
   const int num_layers_, hidden_size_;
   const int slot_size_;  // H * d'
@@ -173,7 +192,14 @@ class ProducerQuery : public QueryPredictor {
 
 std::unique_ptr<QueryPredictor> NewLookaheadQuery(const SelectionResources& resources,
                                                   int layers_ahead, LayerPoint point) {
-  return std::make_unique<LookaheadQuery>(resources, layers_ahead, point);
+  return std::make_unique<LookaheadQuery>(resources, layers_ahead, point, nullptr);
+}
+
+std::unique_ptr<QueryPredictor> NewLookaheadQuery(const SelectionResources& resources,
+                                                  const Predictor& predictor) {
+  return std::make_unique<LookaheadQuery>(resources, predictor.layers_per_predictor,
+                                          predictor.lookahead_point,
+                                          predictor.correction_rank > 0 ? &predictor : nullptr);
 }
 
 std::unique_ptr<QueryPredictor> NewProducerQuery(const SelectionResources& resources,

@@ -17,6 +17,13 @@ namespace tokenbutler {
 std::unique_ptr<QueryPredictor> NewLookaheadQuery(const SelectionResources& resources,
                                                   int layers_ahead, LayerPoint point);
 
+// The same as a predictor of kind kLookahead has learned it: its layers ahead and its point, and
+// with its low-rank correction
+//   q[l] = RoPE(W_q[l] norm[l](h_p) + b_q[l] + up[l] (down[l] norm[l](h_p)))
+// whose input is not rounded. `predictor` must outlive it.
+std::unique_ptr<QueryPredictor> NewLookaheadQuery(const SelectionResources& resources,
+                                                  const Predictor& predictor);
+
 // The published predictor: a small MLP per producer layer (PredictorProducer). Gives [num_heads,
 // projected_dim]. `predictor` of kind kTokenButler must outlive it.
 std::unique_ptr<QueryPredictor> NewProducerQuery(const SelectionResources& resources,

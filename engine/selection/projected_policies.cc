@@ -21,9 +21,11 @@ const Predictor* PredictorOf(const AttentionParams& params, const SelectionResou
   return params.policy == AttentionPolicy::kPca ? resources.pca : nullptr;
 }
 
-KeyFormat KeysOf(const AttentionParams& params) {
-  const bool is_sketch = params.policy == AttentionPolicy::kSketch;
-  return params.keys.value_or(is_sketch ? KeyFormat::kBits2 : KeyFormat::kProjected);
+KeyFormat KeysOf(const AttentionParams& params, const SelectionResources& resources) {
+  const Predictor* predictor = PredictorOf(params, resources);
+  const bool has_bits = params.policy == AttentionPolicy::kSketch ||
+                        (predictor != nullptr && !predictor->has_projections());
+  return params.keys.value_or(has_bits ? KeyFormat::kBits2 : KeyFormat::kProjected);
 }
 
 QuerySource QueryOf(const AttentionParams& params, const SelectionResources& resources) {
@@ -31,8 +33,8 @@ QuerySource QueryOf(const AttentionParams& params, const SelectionResources& res
   if (params.policy != AttentionPolicy::kTokenButler) return QuerySource::kReal;
   const bool has_producers =
       resources.predictor != nullptr && resources.predictor->kind == PredictorKind::kTokenButler;
-  return has_producers && KeysOf(params) == KeyFormat::kProjected ? QuerySource::kMlp
-                                                                  : QuerySource::kLookahead;
+  const bool is_projected = KeysOf(params, resources) == KeyFormat::kProjected;
+  return has_producers && is_projected ? QuerySource::kMlp : QuerySource::kLookahead;
 }
 
 // Whether the layers' own queries can be projected.
@@ -51,7 +53,7 @@ ProjectedLayout ProjectedLayoutFor(const AttentionParams& params,
 }
 
 size_t RecordBytes(const AttentionParams& params, const SelectionResources& resources) {
-  if (KeysOf(params) == KeyFormat::kProjected) {
+  if (KeysOf(params, resources) == KeyFormat::kProjected) {
     const ProjectedLayout layout = ProjectedLayoutFor(params, resources);
     return layout.IsValid() ? layout.record_bytes() : 0;
   }
@@ -67,7 +69,7 @@ absl::Status FieldError(std::string_view field, fmt::format_string<Args...> form
 
 absl::Status CheckShape(const AttentionParams& params, const SelectionResources& resources) {
   const KvLayout& kv = resources.layout;
-  const bool is_projected = KeysOf(params) == KeyFormat::kProjected;
+  const bool is_projected = KeysOf(params, resources) == KeyFormat::kProjected;
   if (is_projected ? ProjectedLayoutFor(params, resources).IsValid()
                    : SketchLayoutFor(params, kv).IsValid()) {
     return absl::OkStatus();
@@ -85,13 +87,16 @@ absl::Status WrongQuery(const AttentionParams& params, const SelectionResources&
                     QuerySourceName(query), known, PolicyName(params.policy));
 }
 
-absl::Status WrongKeys(const AttentionParams& params, std::string_view known) {
+absl::Status WrongKeys(const AttentionParams& params, const SelectionResources& resources,
+                       std::string_view known) {
   return FieldError("attention.keys", "attention.keys is \"{}\", must be {} for policy \"{}\"",
-                    KeyFormatName(KeysOf(params)), known, PolicyName(params.policy));
+                    KeyFormatName(KeysOf(params, resources)), known, PolicyName(params.policy));
 }
 
 absl::Status CheckSketch(const AttentionParams& params, const SelectionResources& resources) {
-  if (KeysOf(params) == KeyFormat::kProjected) return WrongKeys(params, "bits1, bits2 or bits4");
+  if (KeysOf(params, resources) == KeyFormat::kProjected) {
+    return WrongKeys(params, resources, "bits1, bits2 or bits4");
+  }
   if (QueryOf(params, resources) == QuerySource::kMlp) {
     return WrongQuery(params, resources, "real or lookahead");
   }
@@ -99,7 +104,9 @@ absl::Status CheckSketch(const AttentionParams& params, const SelectionResources
 }
 
 absl::Status CheckPca(const AttentionParams& params, const SelectionResources& resources) {
-  if (KeysOf(params) != KeyFormat::kProjected) return WrongKeys(params, "projected");
+  if (KeysOf(params, resources) != KeyFormat::kProjected) {
+    return WrongKeys(params, resources, "projected");
+  }
   if (QueryOf(params, resources) == QuerySource::kMlp) {
     return WrongQuery(params, resources, "real or lookahead");
   }
@@ -116,12 +123,18 @@ absl::Status CheckTokenButler(const AttentionParams& params, const SelectionReso
   }
   const Predictor& predictor = *resources.predictor;
   const QuerySource query = QueryOf(params, resources);
-  if (KeysOf(params) != KeyFormat::kProjected) {
+  if (KeysOf(params, resources) != KeyFormat::kProjected) {
     if (query == QuerySource::kMlp) {
       return FieldError("attention.query",
                         "attention.query is \"mlp\", which needs attention.keys \"projected\"");
     }
     return CheckShape(params, resources);
+  }
+  if (!predictor.has_projections()) {
+    return FieldError(
+        "attention.keys",
+        "attention.keys is \"projected\", must be bits1, bits2 or bits4: the server's "
+        "predictor has no projections of keys");
   }
   if (query == QuerySource::kMlp && predictor.kind != PredictorKind::kTokenButler) {
     return FieldError("attention.query",
@@ -149,7 +162,7 @@ const float* DataOrNull(const std::vector<float>& values, const std::vector<floa
 std::unique_ptr<KeyScanner> NewScanner(const AttentionParams& params,
                                        const SelectionResources& resources) {
   const KvLayout& kv = resources.layout;
-  if (KeysOf(params) != KeyFormat::kProjected) {
+  if (KeysOf(params, resources) != KeyFormat::kProjected) {
     return NewSketchScanner(params, kv, resources.config->num_layers);
   }
   ProjectedScannerOptions options = {
@@ -173,10 +186,7 @@ std::unique_ptr<QueryPredictor> NewQuery(const AttentionParams& params,
   if (query == QuerySource::kMlp) return NewProducerQuery(resources, *resources.predictor);
   const bool is_trained = params.policy == AttentionPolicy::kTokenButler &&
                           resources.predictor->kind == PredictorKind::kLookahead;
-  if (is_trained) {
-    return NewLookaheadQuery(resources, resources.predictor->layers_per_predictor,
-                             LayerPoint::kInput);
-  }
+  if (is_trained) return NewLookaheadQuery(resources, *resources.predictor);
   return NewLookaheadQuery(resources, resources.lookahead_layers, LayerPoint::kAfterAttention);
 }
 

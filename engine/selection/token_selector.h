@@ -7,6 +7,7 @@
 #include "absl/types/span.h"
 #include "base/compute_pool.h"
 #include "engine/kernels/kv_row.h"
+#include "engine/predictor/layer_point.h"
 #include "offload/kv_layout.h"
 #include "offload/state_layout.h"
 #include "offload/token_selection.h"
@@ -46,12 +47,6 @@ struct LayerContext {
     return state_blocks[block / state_layout->kv_blocks()] +
            state_layout->offset(layer, kv_head, block);
   }
-};
-
-// Where a step is in a layer.
-enum class LayerPoint {
-  kInput,           // nothing of the layer has run
-  kAfterAttention,  // the residual has the attention's part; the MLP is next
 };
 
 // A chunk's queries after RoPE: row i is that of token context_len - num_rows + i.

@@ -53,6 +53,7 @@ struct Case {
   std::optional<KeyFormat> keys;
   int interval;
   int candidates;
+  bool bits_alone = false;  // a file without projections
 };
 
 class PredictedDecodeTest : public ::testing::TestWithParam<Case> {
@@ -61,6 +62,7 @@ class PredictedDecodeTest : public ::testing::TestWithParam<Case> {
     auto predictor = std::make_shared<Predictor>(RandomPredictor(
         GetParam().kind, TinyFingerprint(), /*projected_dim=*/8, /*layers_per_predictor=*/1));
     if (!GetParam().has_late) predictor->late_projection.clear();
+    if (GetParam().bits_alone) *predictor = RandomBitsPredictor(TinyFingerprint(), 1);
     return predictor;
   }
   static AttentionParams Params(int token_budget) {
@@ -164,6 +166,15 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"LookaheadInterval16", PredictorKind::kLookahead, false, {}, {}, 16, 0},
         Case{"LookaheadLateDecision", PredictorKind::kLookahead, true, {}, {}, 1, 20},
         Case{"LookaheadOnBits", PredictorKind::kLookahead, false, {}, KeyFormat::kBits4, 1, 20},
+        Case{"CorrectedBits", PredictorKind::kLookahead, false, {}, {}, 1, 0, true},
+        Case{"CorrectedBitsLate",
+             PredictorKind::kLookahead,
+             false,
+             {},
+             KeyFormat::kBits1,
+             4,
+             20,
+             true},
         Case{"PcaFile", PredictorKind::kPca, false, {}, {}, 4, 20},
         Case{"PcaFileLookahead", PredictorKind::kPca, false, QuerySource::kLookahead, {}, 1, 0}),
     [](const auto& info) { return info.param.name; });
@@ -196,6 +207,14 @@ TEST(PredictedPoliciesTest, SayWhatTheyLack) {
   const auto lookahead =
       std::make_shared<Predictor>(RandomPredictor(PredictorKind::kLookahead, TinyFingerprint()));
   EXPECT_THAT(CheckError(params, lookahead), HasSubstr("is of kind \"lookahead\""));
+  params.query = {};
+  const auto bits = std::make_shared<Predictor>(RandomBitsPredictor(TinyFingerprint()));
+  EXPECT_EQ(CheckError(params, bits), "");
+  params.keys = KeyFormat::kProjected;
+  EXPECT_THAT(CheckError(params, bits),
+              HasSubstr("attention.keys is \"projected\", must be bits1, bits2 or bits4"));
+  params.keys = {};
+  params.query = QuerySource::kMlp;
   params.policy = AttentionPolicy::kSketch;
   EXPECT_THAT(CheckError(params, nullptr), HasSubstr("must be real or lookahead"));
   params.query = {};

@@ -1,6 +1,7 @@
 #include "engine/predictor/predictor_file.h"
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -59,6 +60,9 @@ void ExpectSame(const Predictor& a, const Predictor& b) {
   EXPECT_EQ(a.key_projection, b.key_projection);
   EXPECT_EQ(a.early_projection, b.early_projection);
   EXPECT_EQ(a.late_projection, b.late_projection);
+  EXPECT_EQ(a.correction_down.bytes, b.correction_down.bytes);
+  EXPECT_EQ(a.correction_up.bytes, b.correction_up.bytes);
+  EXPECT_EQ(a.correction_up.dtype, b.correction_up.dtype);
   ASSERT_EQ(a.producers.size(), b.producers.size());
   for (size_t i = 0; i < a.producers.size(); ++i) {
     EXPECT_EQ(a.producers[i].norm_weight, b.producers[i].norm_weight);
@@ -75,6 +79,19 @@ std::string Replaced(std::string text, const std::string& from, const std::strin
   EXPECT_NE(at, std::string::npos) << from;
   EXPECT_EQ(from.size(), to.size()) << from;
   return at == std::string::npos ? text : text.replace(at, from.size(), to);
+}
+
+// A file with the first `from` of its header replaced by `to`, of any length.
+std::string WithHeader(const std::string& bytes, const std::string& from, const std::string& to) {
+  uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof(length));
+  std::string header = bytes.substr(sizeof(length), length);
+  const size_t at = header.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  if (at != std::string::npos) header.replace(at, from.size(), to);
+  const std::string data = bytes.substr(sizeof(length) + length);
+  length = header.size();
+  return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + header + data;
 }
 
 class PredictorKindTest : public testing::TestWithParam<PredictorKind> {};
@@ -119,6 +136,9 @@ TEST_P(PredictorKindTest, EveryMissingFieldIsNamed) {
 TEST_P(PredictorKindTest, EveryMissingTensorIsNamed) {
   std::vector<std::string> names = {"key_projection"};
   if (GetParam() != PredictorKind::kPca) names.emplace_back("late_projection");
+  if (GetParam() == PredictorKind::kLookahead) {
+    names.insert(names.end(), {"query_correction.down", "query_correction.up"});
+  }
   if (GetParam() == PredictorKind::kTokenButler) {
     for (const char* part : {"norm.weight", "norm.bias", "input.weight", "output.weight"}) {
       names.push_back(std::string("producers.1.") + part);
@@ -141,7 +161,7 @@ TEST(PredictorFileTest, DamagedFieldsAreNamed) {
       {"tokenbutler-predictor", "tokenbutler-predictoR", "format is"},
       {"\"format_version\":\"1\"", "\"format_version\":\"2\"", "format_version is 2"},
       {"\"kind\":\"tokenbutler\"", "\"kind\":\"tokenbutleR\"", "kind is"},
-      {"\"kind\":\"tokenbutler\"", "\"kind\":\"lookahead\"  ", "'producers.0"},
+      {"\"kind\":\"tokenbutler\"", "\"kind\":\"lookahead\"  ", "lookahead_point is missing"},
       {"\"pooling\":\"max_softmax\"", "\"pooling\":\"Max_softmax\"", "pooling is"},
       {"\"projected_dim\":\"8\"", "\"projected_dim\":\"7\"", "multiple of 4"},
       {"\"projected_dim\":\"8\"", "\"projected_dim\":\"4\"", "'key_projection' has shape"},
@@ -169,6 +189,26 @@ TEST(PredictorFileTest, DamagedFieldsAreNamed) {
   }
 }
 
+TEST(PredictorFileTest, DamagedFieldsOfLookaheadFilesAreNamed) {
+  const std::string bytes = BytesOf(TinyPredictor(PredictorKind::kLookahead));
+  const struct {
+    const char *from, *to, *message;
+  } damages[] = {
+      {"\"lookahead_point\":\"input\"", "\"lookahead_point\":\"imput\"", "lookahead_point is"},
+      {"\"correction_rank\":\"4\"", "\"correction_rank\":\"-\"", "correction_rank is \"-\""},
+      {"\"correction_rank\":\"4\"", "\"correction_rank\":\"5\"",
+       "'query_correction.down' has shape"},
+      {"\"correction_rank\":\"4\"", "\"correction_rank\":\"0\"", "does not belong"},
+      {"\"correction_rank\":\"4\"", "\"correction_rank\":\"400\"", "in [0, 256]"},
+      {"\"projected_dim\":\"8\"", "\"projected_dim\":\"0\"", "late_projections is \"true\""},
+      {"\"kind\":\"lookahead\"", "\"kind\":\"pca\"", "does not belong"},
+  };
+  for (const auto& damage : damages) {
+    EXPECT_THAT(ParseError(WithHeader(bytes, damage.from, damage.to)), HasSubstr(damage.message))
+        << damage.to;
+  }
+}
+
 TEST(PredictorFileTest, TensorsThatDoNotBelongAreNamed) {
   const std::string bytes = BytesOf(TinyPredictor(PredictorKind::kLookahead));
   EXPECT_THAT(ParseError(Replaced(bytes, "\"lookahead\"", "\"pca\"      ")),
@@ -186,11 +226,15 @@ TEST(PredictorFileTest, NumbersThatAreNotFiniteAreNamed) {
                 predictor.producers[1].output.bytes.data() + 4 * 5);
     EXPECT_THAT(ParseError(BytesOf(predictor)),
                 HasSubstr("'producers.1.output.weight': element 5"));
+    predictor = TinyPredictor(PredictorKind::kLookahead);
+    std::copy_n(reinterpret_cast<const std::byte*>(&bad), 4,
+                predictor.correction_up.bytes.data() + 4 * 9);
+    EXPECT_THAT(ParseError(BytesOf(predictor)), HasSubstr("'query_correction.up': element 9"));
   }
 }
 
-TEST(PredictorFileTest, EveryFlippedByteIsAnErrorOrAPredictor) {
-  const std::string bytes = BytesOf(TinyPredictor(PredictorKind::kTokenButler));
+TEST_P(PredictorKindTest, EveryFlippedByteIsAnErrorOrAPredictor) {
+  const std::string bytes = BytesOf(TinyPredictor(GetParam()));
   for (size_t at = 0; at < std::min<size_t>(bytes.size(), 3500); ++at) {
     std::string damaged = bytes;
     damaged[at] = static_cast<char>(damaged[at] ^ 0x15);
@@ -199,6 +243,29 @@ TEST(PredictorFileTest, EveryFlippedByteIsAnErrorOrAPredictor) {
       EXPECT_TRUE(read->Validate().ok()) << at;
     }
   }
+}
+
+TEST(PredictorFileTest, LowBitKeysAloneNeedACorrectionAndNothingElse) {
+  Predictor predictor = RandomBitsPredictor(TinyModel());
+  predictor.lookahead_point = LayerPoint::kAfterAttention;
+  const std::string bytes = BytesOf(predictor);
+  absl::StatusOr<Predictor> read = Parse(bytes);
+  ASSERT_TRUE(read.ok()) << read.status();
+  ExpectSame(*read, predictor);
+  EXPECT_FALSE(read->has_projections());
+  EXPECT_EQ(read->lookahead_point, LayerPoint::kAfterAttention);
+  const std::string none = "\"projected_dim\":\"0\"";
+  EXPECT_THAT(ParseError(WithHeader(bytes, none, "\"projected_dim\":\"8\"")),
+              HasSubstr("'key_projection' [5, 2, 8, 8] is missing"));
+  EXPECT_THAT(
+      ParseError(WithHeader(bytes, "\"correction_rank\":\"4\"", "\"correction_rank\":\"0\"")),
+      HasSubstr("projected_dim is 0, must be in [4, 128] unless"));
+  EXPECT_THAT(ParseError(WithHeader(BytesOf(TinyPredictor(PredictorKind::kPca)),
+                                    "\"projected_dim\":\"8\"", none)),
+              HasSubstr("projected_dim is 0, must be in [4, 128] unless"));
+  predictor.key_projection = RandomValues(8, 1, 1.0f);
+  EXPECT_THAT(std::string(predictor.Validate().message()),
+              HasSubstr("key_projection has 8 elements, must have 0"));
 }
 
 TEST(PredictorFileTest, WritesOnlyWhatIsValid) {

@@ -31,6 +31,12 @@ inline Predictor RandomPredictor(PredictorKind kind, const ModelFingerprint& mod
   p.late_projection = RandomValues(matrix * model.num_heads, 3, 0.3f);
   if (kind == PredictorKind::kLookahead) {
     p.early_projection = RandomValues(matrix * model.num_heads, 2, 0.3f);
+    p.correction_rank = 4;
+    const size_t ranks = static_cast<size_t>(model.num_layers) * p.correction_rank;
+    p.correction_down =
+        PredictorMatrix::FromFloats(RandomValues(ranks * model.hidden_size, 8, 0.1f), dtype);
+    p.correction_up = PredictorMatrix::FromFloats(
+        RandomValues(ranks * model.num_heads * model.head_dim, 9, 0.5f), dtype);
     return p;
   }
   p.hidden_dim = 24;
@@ -48,6 +54,16 @@ inline Predictor RandomPredictor(PredictorKind kind, const ModelFingerprint& mod
         PredictorMatrix::FromFloats(RandomValues(outputs * p.hidden_dim, seed + 7, 0.5f), dtype);
     p.producers.push_back(std::move(producer));
   }
+  return p;
+}
+
+// A predictor of kind kLookahead that serves low-bit keys alone.
+inline Predictor RandomBitsPredictor(const ModelFingerprint& model, int layers_per_predictor = 2) {
+  Predictor p = RandomPredictor(PredictorKind::kLookahead, model, 8, layers_per_predictor);
+  p.projected_dim = 0;
+  p.key_projection.clear();
+  p.early_projection.clear();
+  p.late_projection.clear();
   return p;
 }
 

@@ -1,5 +1,6 @@
 #include "engine/selection/predicted_queries.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <utility>
@@ -107,6 +108,45 @@ class TinyModel {
   std::vector<PredictorMatrix> matrices_;
 };
 
+std::vector<float> Values(const PredictorMatrix& matrix) {
+  std::vector<float> values;
+  for (size_t i = 0; i < matrix.bytes.size() / DTypeBytes(matrix.dtype); ++i) {
+    values.push_back(matrix.dtype == DType::kBF16
+                         ? ToFloat(reinterpret_cast<const BF16*>(matrix.bytes.data())[i])
+                         : reinterpret_cast<const float*>(matrix.bytes.data())[i]);
+  }
+  return values;
+}
+
+// A predictor's correction of `layer`'s query at kPosition, written out in double.
+std::vector<double> Correction(const TinyModel& model, const Predictor& predictor, int layer,
+                               const std::vector<float>& residual) {
+  const int rank = predictor.correction_rank, hidden = 48, outputs = 6 * 16, half = 8;
+  double squares = 0;
+  for (const float x : residual) squares += static_cast<double>(x) * x;
+  const double scale = 1 / std::sqrt(squares / hidden + model.config_.rms_norm_eps);
+  const float* norm = model.weights_.layers[layer].input_norm.as<float>();
+  const std::vector<float> down = Values(predictor.correction_down);
+  const std::vector<float> up = Values(predictor.correction_up);
+  std::vector<double> middle(rank), sum(outputs), rotated(outputs);
+  for (int r = 0; r < rank; ++r) {
+    for (int e = 0; e < hidden; ++e) {
+      middle[r] += down[(layer * rank + r) * hidden + e] * (residual[e] * scale * norm[e]);
+    }
+  }
+  for (int o = 0; o < outputs; ++o) {
+    for (int r = 0; r < rank; ++r) sum[o] += up[(layer * outputs + o) * rank + r] * middle[r];
+  }
+  std::vector<float> cosines(half), sines(half);
+  model.rope_->Rotation(kPosition, cosines.data(), sines.data());
+  for (int o = 0; o < outputs; ++o) {
+    const int i = o % half;
+    rotated[o] = o % 16 < half ? sum[o] * cosines[i] - sum[o + half] * sines[i]
+                               : sum[o] * cosines[i] + sum[o - half] * sines[i];
+  }
+  return rotated;
+}
+
 class LookaheadQueryTest : public testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(Types, LookaheadQueryTest, testing::Values(DType::kF32, DType::kBF16),
                          [](const auto& type) { return std::string(DTypeName(type.param)); });
@@ -126,6 +166,35 @@ TEST_P(LookaheadQueryTest, IsTheRealQueryWhenTheResidualDoesNotChange) {
         ASSERT_NE(query, nullptr);
         const std::vector<float> real = model.RealQuery(l, residual);
         for (size_t i = 0; i < real.size(); ++i) EXPECT_NEAR(query[i], real[i], 2e-5f);
+      }
+    }
+  }
+}
+
+TEST_P(LookaheadQueryTest, AddsTheLearnedCorrectionBeforeRope) {
+  TinyModel model(GetParam());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Predictor predictor = RandomPredictor(PredictorKind::kLookahead,
+                                          FingerprintOf(model.config_, *model.rope_), 8, 3, dtype);
+    predictor.lookahead_point = LayerPoint::kAfterAttention;
+    const auto lookahead = NewLookaheadQuery(model.resources_, predictor);
+    EXPECT_EQ(lookahead->point(), LayerPoint::kAfterAttention);
+    EXPECT_EQ(lookahead->Consumers(3), std::pair(4, 6));
+    const auto clone = lookahead->Clone();
+    const std::vector<float> residual = RandomValues(48, 103, 2.0f);
+    for (QueryPredictor* query : {lookahead.get(), clone.get()}) {
+      query->Begin(model.Context(3), residual.data(), nullptr);
+      for (const int l : {4, 5}) {
+        const float* got = query->Query(model.Context(3), l);
+        ASSERT_NE(got, nullptr);
+        const std::vector<float> real = model.RealQuery(l, residual);
+        const std::vector<double> added = Correction(model, predictor, l, residual);
+        double largest = 0;
+        for (size_t i = 0; i < real.size(); ++i) {
+          EXPECT_NEAR(got[i], real[i] + added[i], 1e-4 * (1 + std::abs(real[i] + added[i])));
+          largest = std::max(largest, std::abs(added[i]));
+        }
+        EXPECT_GT(largest, 0.1);
       }
     }
   }
@@ -171,16 +240,6 @@ TEST(PredictedQueriesTest, WindowedLayersGetNone) {
     EXPECT_EQ(owned->Query(model.Context(0), 1), nullptr);
     EXPECT_NE(owned->Query(model.Context(0), 2), nullptr);
   }
-}
-
-std::vector<float> Values(const PredictorMatrix& matrix) {
-  std::vector<float> values;
-  for (size_t i = 0; i < matrix.bytes.size() / DTypeBytes(matrix.dtype); ++i) {
-    values.push_back(matrix.dtype == DType::kBF16
-                         ? ToFloat(reinterpret_cast<const BF16*>(matrix.bytes.data())[i])
-                         : reinterpret_cast<const float*>(matrix.bytes.data())[i]);
-  }
-  return values;
 }
 
 // The published formula, written out in double: LayerNorm -> Linear -> SiLU -> Linear, slot by
