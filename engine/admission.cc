@@ -35,6 +35,18 @@ absl::Status CheckShape(const GenerationRequest& request, const EngineConfig& co
         InvalidArgumentError("sampling.n is {}, must be in [1, {}]", n, config.max_num_seqs),
         "sampling.n");
   }
+  const int decoded = request.decoded_prompt_tokens;
+  if (decoded < 0 || decoded >= static_cast<int>(request.prompt_token_ids.size())) {
+    return InvalidArgumentError(
+        "decoded_prompt_tokens is {}, must be in [0, {}): the prompt's tokens", decoded,
+        request.prompt_token_ids.size());
+  }
+  if (decoded > 0 && (request.max_tokens == 0 || request.logprobs.include_prompt)) {
+    return InvalidArgumentError(
+        "decoded_prompt_tokens is {}, must be 0 unless tokens are sampled and when "
+        "log-probabilities of the prompt are asked for",
+        decoded);
+  }
   if (request.score_token_ids.empty()) return absl::OkStatus();
   if (request.max_tokens > 0 || n > 1) {
     return InvalidArgumentError(
@@ -113,11 +125,31 @@ absl::Status CheckPrefix(const GenerationRequest& request, const AdmissionLimits
         "are sampled",
         prompt.size(), cached);
   }
+  if (static_cast<size_t>(cached + request.decoded_prompt_tokens) > prompt.size()) {
+    return InvalidArgumentError(
+        "the prompt has {} tokens, {} of them in the KV cache: decoded_prompt_tokens is {}, must "
+        "be "
+        "at most {}",
+        prompt.size(), cached, request.decoded_prompt_tokens, prompt.size() - cached);
+  }
   if (request.logprobs.include_prompt) {
     return InvalidArgumentError(
         "log-probabilities of the prompt are asked for, {} tokens of it are in the KV cache and "
         "are not run",
         cached);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckProbe(const GenerationRequest& request) {
+  int least = 0;
+  for (const int32_t token : request.probe.watched) {
+    if (token < least || token >= static_cast<int>(request.prompt_token_ids.size())) {
+      return InvalidArgumentError(
+          "probe.watched has {}, must be ascending and in [0, {}): tokens of the prompt", token,
+          request.prompt_token_ids.size());
+    }
+    least = token + 1;
   }
   return absl::OkStatus();
 }
@@ -153,6 +185,7 @@ struct Sizes {
   const HeldPrompt* prefix;
 
   int prompt_tokens() const { return static_cast<int>(request.prompt_token_ids.size()); }
+  int prefill_tokens() const { return prompt_tokens() - request.decoded_prompt_tokens; }
   int RowsFor(int max_new_tokens) const {
     // The last sampled token is never run, so it needs no row.
     return prompt_tokens() + static_cast<int>(request.score_token_ids.size()) +
@@ -182,7 +215,7 @@ void AddPolicyBlocks(const Sizes& sizes, int num_rows, Footprint* footprint) {
     }
     const PolicyMemory memory = runner->policy_memory(request.attention, num_rows);
     // What it shares with the observer counts there, unless more of the prompt is to come.
-    const bool shares = observer != nullptr && sizes.prefix->num_tokens() == sizes.prompt_tokens();
+    const bool shares = observer != nullptr && sizes.prefix->num_tokens() == sizes.prefill_tokens();
     reserved_bytes += request.sampling.n * memory.own + (shares ? 0 : memory.shared);
   }
   for (const AttentionParams& params : request.hold.attentions) {
@@ -202,7 +235,7 @@ Footprint BlocksFor(const Sizes& sizes, int max_new_tokens) {
   Footprint footprint;
   footprint.max_new_tokens = max_new_tokens;
   footprint.blocks_per_sequence = layout.blocks_for(num_rows);
-  footprint.shared_blocks = n > 1 ? sizes.prompt_tokens() / layout.block_size : 0;
+  footprint.shared_blocks = n > 1 ? sizes.prefill_tokens() / layout.block_size : 0;
   if (sizes.prefix != nullptr) {
     footprint.held_blocks = sizes.prefix->num_tokens() / layout.block_size;
   }
@@ -285,6 +318,7 @@ absl::StatusOr<Footprint> CheckAdmissible(const GenerationRequest& request,
   RETURN_IF_ERROR(CheckSampling(request, limits));
   RETURN_IF_ERROR(CheckHold(request));
   RETURN_IF_ERROR(CheckPrefix(request, limits, prefix));
+  RETURN_IF_ERROR(CheckProbe(request));
   RETURN_IF_ERROR(CheckAttention(request.attention, limits.runner));
   for (const AttentionParams& params : request.hold.attentions) {
     RETURN_IF_ERROR(CheckAttention(params, limits.runner));

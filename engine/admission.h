@@ -19,7 +19,7 @@ struct Footprint {
   int max_new_tokens = 0;      // sampled tokens per completion; 0 in scoring mode
   bool context_bound = false;  // the room there is, not max_tokens, sets max_new_tokens
   int blocks_per_sequence = 0;
-  int shared_blocks = 0;  // full blocks of the prompt that the n completions have in common
+  int shared_blocks = 0;  // full blocks of what is prefilled, which the n completions share
   // What the attention policy keeps beside them, in blocks of the same pool (StateLayout).
   int state_blocks_per_sequence = 0;
   int shared_state_blocks = 0;  // those that belong to shared blocks only

@@ -314,7 +314,7 @@ void EngineThread::AdmitRequests() {
       const absl::Status status =
           StartRequest(limits_.layout, *parts_.runner, parts_.clock->Now(), request);
       if (status.ok()) {
-        if (request->num_prefilled == request->prompt_tokens()) committer_.SkipPrefill(request);
+        if (request->num_prefilled == request->prefill_tokens()) committer_.SkipPrefill(request);
         continue;
       }
       // What others hold comes back; those behind it wait too, so that it gets its turn.

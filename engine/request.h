@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "engine/attention_probes.h"
 #include "engine/selection/attention_params.h"
 
 namespace tokenbutler {
@@ -77,6 +78,7 @@ struct GenerationRequest {
   LogprobParams logprobs;
   OutputParams output;
   AttentionParams attention;                  // dense unless told otherwise
+  ProbeParams probe;                          // of sparse attention, for FinishedOutput::probes
   int priority = 0;                           // higher first
   absl::Time arrival = absl::InfinitePast();  // when the RPC came in
   absl::Time deadline = absl::InfiniteFuture();
@@ -87,6 +89,11 @@ struct GenerationRequest {
   std::shared_ptr<const PromptRows> prompt_rows;
   // Holds the prompt. Excludes everything that comes after it: max_tokens, tokens to score.
   HoldParams hold;
+  // The prompt's last so many tokens are run one by one, each attending to what `attention`
+  // chooses, as if they had been generated, instead of densely in the prefill: a question that is
+  // put to a sparse context. Less than the prompt has. Excludes holding, tokens to score and
+  // log-probabilities of the prompt.
+  int decoded_prompt_tokens = 0;
   // Scoring mode: these tokens are fed one by one through the decode path instead of sampling,
   // and the full logits of each position go to TokenSink::OnLogits. Excludes max_tokens > 0.
   std::vector<int32_t> score_token_ids;

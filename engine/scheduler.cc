@@ -125,11 +125,12 @@ void Scheduler::PlanDecode() {
     for (Sequence& sequence : request->sequences) {
       if (sequence.finished) continue;
       step_.decode.push_back(&sequence);
-      step_.plan.decode.push_back({.block_table = &sequence.block_table,
-                                   .token_ids = absl::MakeConstSpan(&sequence.next_token, 1),
-                                   .start_position = sequence.block_table.num_tokens,
-                                   .logits = LogitsWanted::kLast,
-                                   .state = sequence.state.get()});
+      step_.plan.decode.push_back(
+          {.block_table = &sequence.block_table,
+           .token_ids = absl::MakeConstSpan(&sequence.next_token, 1),
+           .start_position = sequence.block_table.num_tokens,
+           .logits = sequence.is_inside_prompt() ? LogitsWanted::kNone : LogitsWanted::kLast,
+           .state = sequence.state.get()});
     }
   }
 }
@@ -151,7 +152,7 @@ void Scheduler::PlanPrefill(absl::Time now) {
   int budget = config_.prefill_chunk_tokens;
   for (RequestState* request : candidates_) {
     const int num_tokens =
-        std::min(config_.prefill_chunk_tokens, request->prompt_tokens() - request->num_prefilled);
+        std::min(config_.prefill_chunk_tokens, request->prefill_tokens() - request->num_prefilled);
     if (num_tokens > budget) continue;
     AddChunk(request, num_tokens, now);
     budget -= num_tokens;
@@ -162,8 +163,9 @@ void Scheduler::PlanPrefill(absl::Time now) {
 void Scheduler::AddChunk(RequestState* request, int num_tokens, absl::Time now) {
   if (request->num_prefilled == 0) request->start_time = now;
   request->rotation = 2 * step_number_ + 1;
-  const bool last = request->num_prefilled + num_tokens == request->prompt_tokens();
-  const bool continues = request->footprint.max_new_tokens > 0 || request->scoring();
+  const bool last = request->num_prefilled + num_tokens == request->prefill_tokens();
+  const bool continues = request->request.decoded_prompt_tokens == 0 &&
+                         (request->footprint.max_new_tokens > 0 || request->scoring());
   LogitsWanted logits = last && continues ? LogitsWanted::kLast : LogitsWanted::kNone;
   if (request->request.logprobs.include_prompt) logits = LogitsWanted::kAll;
   step_.prefill.push_back(request);

@@ -35,6 +35,10 @@ struct Sequence {
   // What turns logits into chunks; set when the prompt is prefilled, never in scoring mode.
   std::optional<Sampler> sampler;
   std::optional<OutputText> output;
+
+  // Whether the running step's token is one of the prompt, with more of it to come: the step's
+  // logits are of no use (GenerationRequest::decoded_prompt_tokens).
+  bool is_inside_prompt() const;
 };
 
 // A request from Submit to OnDone, with the sequences it owns. Filled by the submitting thread,
@@ -73,6 +77,8 @@ struct RequestState {
   uint64_t rotation = 0;       // place in the round-robin of prefills; smaller goes first
 
   int prompt_tokens() const { return static_cast<int>(request.prompt_token_ids.size()); }
+  // Those that are run in chunks, before decoding starts.
+  int prefill_tokens() const { return prompt_tokens() - request.decoded_prompt_tokens; }
   bool sparse() const { return request.attention.sparse(); }
   // What the attention's policy has learned of the prefix already; null: nothing.
   const PromptObserver* observer() const {
@@ -80,5 +86,9 @@ struct RequestState {
   }
   bool scoring() const { return !request.score_token_ids.empty(); }
 };
+
+inline bool Sequence::is_inside_prompt() const {
+  return block_table.num_tokens + 1 < request->prompt_tokens();
+}
 
 }  // namespace tokenbutler

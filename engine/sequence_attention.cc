@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "engine/kernels/key_scores.h"
 
 namespace tokenbutler {
 
@@ -50,7 +49,8 @@ SequenceAttention::SequenceAttention(const AttentionParams& params,
       resident_(std::move(resident)),
       lse_(static_cast<size_t>(resources.config->num_layers) * num_heads_),
       has_lse_(static_cast<size_t>(resources.config->num_layers)),
-      prefetched_(has_lse_.size()) {
+      prefetched_(has_lse_.size()),
+      probe_(params, resources) {
   transfers_.reserve(2 * has_lse_.size());
   if (max_tokens > 0) Reserve();
 }
@@ -67,12 +67,7 @@ void SequenceAttention::Reserve() {
   }
   sink_query_.reserve(num_heads * head_dim);
   rotation_.reserve(head_dim);
-  if (resources_.recall_probe_rate > 0) {
-    const int group_size = resources_.config->group_size();
-    probe_scores_.reserve(static_cast<size_t>(max_tokens_));
-    probe_lse_.resize(static_cast<size_t>(group_size));
-    probe_workspace_.resize(KeyScoresWorkspaceFloats(group_size));
-  }
+  probe_.Reserve(max_tokens_);
 }
 
 absl::StatusOr<std::unique_ptr<SequenceAttention>> SequenceAttention::Fork() const {
@@ -81,6 +76,7 @@ absl::StatusOr<std::unique_ptr<SequenceAttention>> SequenceAttention::Fork() con
       params_, resources_, store_, selector_->Clone(), std::move(resident), max_tokens_));
   fork->lse_ = lse_;
   fork->has_lse_ = has_lse_;
+  fork->probe_.Want(probe_.wanted());
   return fork;
 }
 
@@ -90,13 +86,7 @@ void SequenceAttention::BeginStep(const BlockTable& table, int context_len, bool
   transfers_.clear();
   if (is_decode) {
     resident_->BlockBases(table, context_len, blocks);
-    probes_due_ += resources_.recall_probe_rate;
-    probed_layer_ = -1;
-    if (probes_due_ >= 1) {
-      probes_due_ -= 1;
-      probed_layer_ = next_probed_layer_;
-      next_probed_layer_ = (next_probed_layer_ + 1) % resources_.config->num_layers;
-    }
+    probe_.BeginStep(context_len - 1);
   } else {
     resident_->BeginPrefill(context_len);
     store_.BlockBases(table, context_len, blocks);
@@ -190,6 +180,7 @@ void SequenceAttention::Select(LayerContext context, const float* query, int win
     return;
   }
   selector_->Select(context, query, &selection_);
+  if (probe_.is_due(context.layer)) probe_.BeforeAttention(context);
   stats_.predictor += absl::Now() - start;
   sink_shift_ = selector_->SinkShift(context);
   if (sink_shift_ != 0) RotateSinkQuery(query);
@@ -234,39 +225,13 @@ void SequenceAttention::Fetch(int layer) {
 }
 
 void SequenceAttention::ObserveDecode(LayerContext context, const float* query) {
-  if (is_sparse_ && context.layer == probed_layer_) ProbeRecall(context, query);
+  if (is_sparse_ && probe_.is_due(context.layer)) {
+    probe_.AfterAttention(context, query, lse(context.layer), selection_, &stats_);
+  }
   has_lse_[context.layer] = 1;
   if (!is_sparse_ || !selector_->WantsWeights()) return;
   AddLse(&context);
   selector_->OnAttended(context, selection_, weight_rows_.data());
-}
-
-void SequenceAttention::ProbeRecall(const LayerContext& context, const float* query) {
-  const int group_size = context.group_size;
-  probe_scores_.resize(static_cast<size_t>(context.context_len));
-  double recall = 0;
-  for (int h = 0; h < context.layout->num_kv_heads; ++h) {
-    const int first_head = h * group_size;
-    KeyScores({.query = query + static_cast<size_t>(first_head) * context.layout->head_dim,
-               .group_size = group_size,
-               .blocks = context.blocks.data(),
-               .begin = 0,
-               .end = context.context_len,
-               .layout = *context.layout,
-               .layer = context.layer,
-               .kv_head = h,
-               .softmax_scale = context.softmax_scale,
-               .scores = probe_scores_.data(),
-               .lse_out = probe_lse_.data(),
-               .workspace = probe_workspace_.data()},
-              *context.pool);
-    // A head's share of the mass: the sum of exp(logit) over its selection by that over all.
-    for (int g = 0; g < group_size; ++g) {
-      recall += std::exp(double{lse(context.layer)[first_head + g]} - probe_lse_[g]);
-    }
-  }
-  stats_.recall_sum += std::min(1.0, recall / num_heads_);
-  ++stats_.recall_probes;
 }
 
 void SequenceAttention::ObserveHidden(LayerContext context, LayerPoint point,

@@ -11,6 +11,7 @@
 #include "engine/selection/attention_params.h"
 #include "engine/selection/policies.h"
 #include "engine/selection/token_selector.h"
+#include "engine/selection_probe.h"
 #include "engine/step_plan.h"
 #include "offload/kv_store.h"
 
@@ -89,6 +90,8 @@ class SequenceAttention : public SequenceState {
   const StateLayout& state_layout() const { return state_layout_; }
 
   AttentionStats stats() const override;
+  void Probe(const ProbeParams& wanted) override { probe_.Want(wanted); }
+  const AttentionProbes& probes() const override { return probe_.found(); }
   absl::Span<const LayerTransfer> transfers() const override { return transfers_; }
 
  private:
@@ -103,8 +106,6 @@ class SequenceAttention : public SequenceState {
   void RotateSinkQuery(const float* query);
   // Notes what has been sent since `bytes_before` had been counted.
   void Note(int layer, int during, LayerTransfer::Sent sent, int64_t bytes_before);
-  // Compares what the layer attended to with all tokens.
-  void ProbeRecall(const LayerContext& context, const float* query);
 
   const AttentionParams params_;
   const SelectionResources& resources_;
@@ -126,10 +127,7 @@ class SequenceAttention : public SequenceState {
   std::vector<float*> weight_rows_;
   int sink_shift_ = 0;
   std::vector<float> sink_query_, rotation_;
-  double probes_due_ = 0;
-  int probed_layer_ = -1;  // of the running step; -1: none
-  int next_probed_layer_ = 0;
-  std::vector<float> probe_scores_, probe_lse_, probe_workspace_;
+  SelectionProbe probe_;
   AttentionStats stats_;
 };
 

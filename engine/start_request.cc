@@ -67,6 +67,7 @@ absl::Status StartRequest(const KvLayout& layout, ModelRunner& runner, absl::Tim
   Sequence& first = request->sequences[0];
   if (request->sparse()) {
     ASSIGN_OR_RETURN(first.state, NewState(*request, layout.block_size, runner));
+    if (request->request.probe.any()) first.state->Probe(request->request.probe);
   }
   const PromptRows* rows = request->request.prompt_rows.get();
   if (request->prefix == nullptr && rows == nullptr) return absl::OkStatus();

@@ -48,6 +48,7 @@ void StepCommitter::Commit(const ScheduledStep& step) {
     Sequence* sequence = step.decode[i];
     if (sequence->request->end.has_value()) continue;  // a sibling failed in this step
     CountAttention(sequence);
+    if (CommitPromptToken(sequence)) continue;
     if (sequence->request->scoring()) {
       CommitScored(sequence, parts_.runner->decode_logits(static_cast<int>(i)));
     } else {
@@ -67,7 +68,7 @@ void StepCommitter::SampleDecode(const ScheduledStep& step) {
   ForEach(parts_.compute_pool, num_tasks, [&](int task) {
     for (int row = task; row < num_rows; row += num_tasks) {
       Sequence* sequence = step.decode[row];
-      if (sequence->request->scoring()) continue;
+      if (sequence->request->scoring() || sequence->is_inside_prompt()) continue;
       samples_[row] = Sample(sequence, parts_.runner->decode_logits(row), &workspaces_[task]);
     }
   });
@@ -84,6 +85,7 @@ void StepCommitter::CommitDecode(Sequence* sequence, absl::Span<const float> log
   if (sequence->request->end.has_value()) return;
   now_ = parts_.clock->Now();
   CountAttention(sequence);
+  if (CommitPromptToken(sequence)) return;
   if (sequence->request->scoring()) {
     CommitScored(sequence, logits);
   } else {
@@ -99,7 +101,7 @@ void StepCommitter::CommitChunk(RequestState* request, const StepItem& chunk,
   request->sequences[0].block_table.num_tokens = request->num_prefilled;
   if (request->request.output.return_progress) SendProgress(*request);
   if (chunk.logits == LogitsWanted::kAll) SendPromptLogprobs(request, chunk, logits);
-  if (request->end.has_value() || request->num_prefilled < request->prompt_tokens()) return;
+  if (request->end.has_value() || request->num_prefilled < request->prefill_tokens()) return;
   if (chunk.logits == LogitsWanted::kAll) {
     const size_t vocab_size = static_cast<size_t>(limits_.vocab_size);
     logits = logits.subspan(logits.size() - vocab_size);
@@ -120,7 +122,7 @@ void StepCommitter::CountAttention(Sequence* sequence) const {
 }
 
 void StepCommitter::SendProgress(const RequestState& request) const {
-  request.sink->OnProgress({.total_tokens = request.prompt_tokens(),
+  request.sink->OnProgress({.total_tokens = request.prefill_tokens(),
                             .cached_tokens = request.num_cached,
                             .processed_tokens = request.num_prefilled,
                             .elapsed = now_ - request.start_time});
@@ -185,6 +187,10 @@ void StepCommitter::StartDecoding(RequestState* request, absl::Span<const float>
   }
   for (Sequence& sequence : request->sequences) {
     if (request->end.has_value()) return;
+    if (request->request.decoded_prompt_tokens > 0) {
+      sequence.next_token = request->request.prompt_token_ids[request->prefill_tokens()];
+      continue;
+    }
     CommitSampled(&sequence, Sample(&sequence, logits, &workspaces_[0]));
   }
 }
@@ -234,14 +240,23 @@ void StepCommitter::CommitScored(Sequence* sequence, absl::Span<const float> log
   }
 }
 
+bool StepCommitter::CommitPromptToken(Sequence* sequence) const {
+  if (!sequence->is_inside_prompt()) return false;
+  const int next = ++sequence->block_table.num_tokens;
+  sequence->next_token = sequence->request->request.prompt_token_ids[next];
+  return true;
+}
+
 void StepCommitter::CommitSampled(Sequence* sequence, const absl::StatusOr<SampledToken>& sampled) {
   RequestState* request = sequence->request;
   if (!sampled.ok()) {
     End(request, sampled.status());
     return;
   }
-  // The first token comes from the prefill's logits; every later one from running its predecessor.
-  if (sequence->num_new_tokens > 0) ++sequence->block_table.num_tokens;
+  // The first token may come from the prefill's logits; every other from running its predecessor.
+  const bool is_prefills =
+      sequence->num_new_tokens == 0 && request->prefill_tokens() == request->prompt_tokens();
+  if (!is_prefills) ++sequence->block_table.num_tokens;
   RecordToken(sequence);
   PositionLogprobs logprobs;
   if (sampled->chosen.has_value()) {
@@ -302,6 +317,7 @@ FinishedOutput StepCommitter::MakeFinishedOutput(const Sequence& sequence,
   output.seed = request.seed;
   if (request.sparse()) {
     output.attention = sequence.state == nullptr ? AttentionStats{} : sequence.state->stats();
+    if (sequence.state != nullptr) output.probes = sequence.state->probes();
   }
   output.queue_time = (started ? request.start_time : now_) - request.arrival;
   if (started) {

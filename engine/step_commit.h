@@ -61,6 +61,8 @@ class StepCommitter {
   void SendPromptLogprobs(RequestState* request, const StepItem& chunk,
                           absl::Span<const float> logits);
 
+  // False unless the token that was run is one of the prompt with more to come: the next is next.
+  bool CommitPromptToken(Sequence* sequence) const;
   void CommitScored(Sequence* sequence, absl::Span<const float> logits);
   void CommitSampled(Sequence* sequence, const absl::StatusOr<SampledToken>& sampled);
   void RecordToken(Sequence* sequence);

@@ -4,6 +4,11 @@
 
 namespace tokenbutler {
 
+const AttentionProbes& SequenceState::probes() const {
+  static const AttentionProbes kNone;
+  return kNone;
+}
+
 absl::Status ModelRunner::CheckAttention(const AttentionParams& params) const {
   if (!params.sparse()) return absl::OkStatus();
   return WithField(UnimplementedError("attention.policy is \"{}\", must be \"dense\"",

@@ -7,6 +7,7 @@
 
 #include "absl/types/span.h"
 #include "base/status.h"
+#include "engine/attention_probes.h"
 #include "engine/attention_stats.h"
 #include "engine/selection/attention_params.h"
 #include "engine/selection/policy_memory.h"
@@ -24,6 +25,9 @@ class SequenceState {
   // What the last decode step moved to the device tier, in the order of sending. Valid until the
   // next step of the sequence.
   virtual absl::Span<const LayerTransfer> transfers() const { return {}; }
+  // What probes are to find out from now on, and what they have found.
+  virtual void Probe(const ProbeParams& wanted) { (void)wanted; }
+  virtual const AttentionProbes& probes() const;
 };
 
 // A policy that watches a prompt's prefill for sequences that will go on from it, and never

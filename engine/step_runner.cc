@@ -44,8 +44,9 @@ absl::Status StepRunnerOptions::Validate() const {
     return InvalidArgumentError("prefill_chunk_tokens is {}, must be at least 1",
                                 prefill_chunk_tokens);
   }
-  if (!(recall_probe_rate >= 0 && recall_probe_rate <= 1)) {
-    return InvalidArgumentError("recall_probe_rate is {}, must be in [0, 1]", recall_probe_rate);
+  if (!(recall_probe_rate >= 0 && recall_probe_rate <= 10000)) {
+    return InvalidArgumentError("recall_probe_rate is {}, must be in [0, 10000]",
+                                recall_probe_rate);
   }
   if (lookahead_layers < 1 || lookahead_layers > 16) {
     return InvalidArgumentError("lookahead_layers is {}, must be in [1, 16]", lookahead_layers);

@@ -24,8 +24,9 @@ struct StepRunnerOptions {
   // as EngineConfig has them. Larger steps work; their first one allocates.
   int max_num_seqs = 64;
   int prefill_chunk_tokens = 512;
-  // Share of the decode steps of sparse sequences in which one layer's selection is compared with
-  // the attention over all tokens (AttentionStats::recall_sum). Costs a dense layer each. [0, 1]
+  // Layers whose selection is compared with the attention over all tokens in each decode step of a
+  // sparse sequence, on average (AttentionStats::recall_sum, AttentionProbes): below 1 some steps
+  // compare none, from num_layers on all layers are. Costs a dense layer each. At least 0
   double recall_probe_rate = 0;
   // For the policy tokenbutler; null: none, and why, for those who ask for it. Whether it knows the
   // model's files is the caller's to check (CheckPredictorFits).

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "engine/attention_probes.h"
 #include "engine/attention_stats.h"
 
 namespace tokenbutler {
@@ -15,7 +16,7 @@ namespace tokenbutler {
 enum class FinishReason { kEos, kStopString, kStopToken, kLength, kContextLength, kCancelled };
 
 struct PrefillProgress {
-  int total_tokens = 0;
+  int total_tokens = 0;  // to prefill
   int cached_tokens = 0;
   int processed_tokens = 0;
   absl::Duration elapsed;
@@ -50,6 +51,7 @@ struct FinishedOutput {
   int cached_tokens = 0;
   uint64_t seed = 0;
   std::optional<AttentionStats> attention;  // unset when it was dense
+  AttentionProbes probes;                   // what GenerationRequest::probe asked for
   absl::Duration queue_time, prefill_time, time_to_first_token, decode_time;
 };
 

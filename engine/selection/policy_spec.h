@@ -22,8 +22,8 @@ struct SelectionResources {
   const ModelWeights* weights = nullptr;
   const Rope* rope = nullptr;
   KvLayout layout;
-  // Share of the decode steps of a sparse sequence in which one layer's selection is compared with
-  // the attention over all tokens. [0, 1]
+  // Layers compared with the attention over all tokens in each decode step, on average
+  // (StepRunnerOptions::recall_probe_rate).
   double recall_probe_rate = 0;
   // The model's predictor; null: none, and why.
   const Predictor* predictor = nullptr;

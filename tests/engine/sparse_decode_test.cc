@@ -153,30 +153,6 @@ TEST(AdoptRowsTest, RefusesWhatDoesNotFitTheSequence) {
               ::testing::HasSubstr("queries are those of 1 layers"));
 }
 
-TEST(RecallProbeTest, TheOracleRecallsMoreThanRandomTokensAndAllTokensRecallAll) {
-  LoadedRunner::Options options{.num_blocks = 512};
-  options.runner.recall_probe_rate = 1;
-  auto model = LoadTiny("qwen2-yarn", options);
-  const auto recall = [&](AttentionPolicy policy, int token_budget) {
-    AttentionParams params{.policy = policy, .token_budget = token_budget};
-    params.sink_tokens = 1;
-    params.local_window = 1;
-    BlockTable sequence = model->NewSequence(200, params);
-    const std::unique_ptr<SequenceState> state = model->NewState(params);
-    model->Prefill(sequence, Tokens(100, 1), 32, state.get());
-    model->Decode(sequence, Tokens(40, 2), state.get());
-    const AttentionStats stats = state->stats();
-    EXPECT_EQ(stats.recall_probes, 40);
-    return stats.recall_sum / static_cast<double>(stats.recall_probes);
-  };
-  const double oracle = recall(AttentionPolicy::kExact, 30);
-  const double random = recall(AttentionPolicy::kRandom, 30);
-  EXPECT_GT(oracle, random + 0.02);
-  EXPECT_LT(oracle, 0.999);
-  // 99 of 101 to 140 tokens, the best ones.
-  EXPECT_GT(recall(AttentionPolicy::kExact, 99), 0.95);
-}
-
 INSTANTIATE_TEST_SUITE_P(
     Policies, SparseDecodeTest,
     ::testing::Values(Case{AttentionPolicy::kExact, 1, 0}, Case{AttentionPolicy::kExact, 16, 0},
