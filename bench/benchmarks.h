@@ -104,27 +104,6 @@ struct DecodeOptions {
 };
 absl::StatusOr<Report> RunDecode(const DecodeOptions& options, ComputePool& pool);
 
-// How far the next-token distributions of sparse decoding are from those of dense decoding, over
-// the last tokens of real texts.
-struct QualityOptions {
-  std::string model;
-  std::string dtype;
-  // Of the KV cache, a DTypeName; "": the compute dtype. What the others are compared with is
-  // dense decoding with a cache of the compute dtype in any case.
-  std::string kv_dtype;
-  SettingOptions choice = {
-      .settings = AllSettings(), .token_budgets = {768}, .sink_tokens = 32, .local_window = 128};
-  std::vector<std::string> texts;  // files
-  int context_len = 12288;         // tokens taken of each text
-  int scored_tokens = 96;          // the last of them
-  // Of the texts for the policies that take minutes for each: a prefill that they watch (h2o,
-  // snapkv), all keys and values reconstructed at each step (xkv).
-  int slow_texts = 3;
-  int prefill_chunk_tokens = 512;
-  std::string prefill_cache;  // folder that keeps prefilled rows for the next run; "": none
-};
-absl::StatusOr<Report> RunQuality(const QualityOptions& options, ComputePool& pool);
-
 // Decodes real texts with a device tier of its own behind a modelled link: what has to travel, how
 // often it was there already, and what that would mean for a model of another shape on a device
 // with another speed (bench/link_model.h).

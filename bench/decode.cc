@@ -10,11 +10,11 @@
 #include "bench/cold_memory.h"
 #include "bench/decode_cases.h"
 #include "bench/random_kv.h"
-#include "bench/step_bytes.h"
 #include "engine/selection/policies.h"
 #include "fmt/format.h"
 #include "tools/scoring/checkpoint.h"
 #include "tools/scoring/measured_model.h"
+#include "tools/scoring/step_bytes.h"
 
 namespace tokenbutler {
 namespace {

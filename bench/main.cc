@@ -168,7 +168,6 @@ int Main(int argc, char** argv) {
   AddScan(app, &benchmark);
   AddModel(app, &benchmark);
   AddDecode(app, &benchmark);
-  AddQuality(app, &benchmark);
   AddLink(app, &benchmark);
   CLI11_PARSE(app, argc, argv);
 

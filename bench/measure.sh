@@ -2,7 +2,7 @@
 # Measures speed and quality of sparse decoding on this machine and writes docs/performance.md's tables and images.
 # Each part can be interrupted and started again: it goes on where it was. Nothing else should be running.
 #
-#   bench/measure.sh quality MODEL... [-- OPTIONS of tokenbutler-bench quality]
+#   bench/measure.sh quality MODEL... [-- OPTIONS of tokenbutler-eval kl]
 #   bench/measure.sh decode MODEL... [-- OPTIONS of tokenbutler-bench decode]
 #   bench/measure.sh link MODEL... [-- OPTIONS of tokenbutler-bench link]
 #   bench/measure.sh peers MODEL... [-- OPTIONS of bench/peers/compare_sparse.py]
@@ -15,6 +15,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/lib/console.sh"
 
 readonly BENCH=$REPOSITORY/build/cpu-release/bench/tokenbutler-bench
+readonly EVAL=$REPOSITORY/build/cpu-release/tools/eval/tokenbutler-eval
 readonly RESULTS=$REPOSITORY/build/measurements
 readonly CORPUS=$RESULTS/corpus
 readonly PLOT_VENV=$CACHE/plot-venv
@@ -26,7 +27,9 @@ measure() {
   local name
   name=$(basename "$model" .gguf)
   headline "$command: $name"
-  "$BENCH" "$command" "$model" --resume "$RESULTS/$command-$name.jsonl" --output "$RESULTS/$command-$name.json" \
+  local program=("$BENCH" "$command")
+  [[ $command != quality ]] || program=("$EVAL" kl)
+  "${program[@]}" "$model" --resume "$RESULTS/$command-$name.jsonl" --output "$RESULTS/$command-$name.json" \
     --fact "date=$(date -u +%F)" --fact "commit=$(git -C "$REPOSITORY" rev-parse --short HEAD)" "$@"
 }
 
@@ -55,7 +58,7 @@ while (($#)); do
   case $1 in
     -h | --help) show_help && exit 0 ;;
     --) shift && options=("$@") && break ;;
-    -*) fail "unknown option '$1': options of tokenbutler-bench come after --." ;;
+    -*) fail "unknown option '$1': options of the programs come after --." ;;
     *) models+=("$1") ;;
   esac
   shift
@@ -63,7 +66,7 @@ done
 case $command in
   quality | decode | link)
     ((${#models[@]})) || fail "give a model: bench/measure.sh $command MODEL.gguf"
-    build cpu-release tokenbutler-bench
+    build cpu-release tokenbutler-bench tokenbutler-eval
     mkdir -p "$RESULTS"
     if [[ $command == decode ]]; then
       options=(--page "${options[@]}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the measurements of `tokenbutler-bench decode` and `quality`, and writes their tables into a page.
+"""Draws the measurements of `tokenbutler-bench decode` and `tokenbutler-eval kl` (quality), and writes their tables into a page.
 
   plot.py --decode decode-*.json --quality quality-*.json --images docs/images --page docs/performance.md
 
@@ -55,7 +55,7 @@ def depth_name(tokens):
 
 
 class Divergences:
-    """What `quality` measured, by model and setting; at the smallest budget that it tried."""
+    """What `tokenbutler-eval kl` measured, by model and setting; at the smallest budget that it tried."""
 
     def __init__(self, results):
         self._of = {}
@@ -334,7 +334,7 @@ def draw(results, divergences, depth, folder):
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--decode", type=pathlib.Path, nargs="+", required=True, help="results of `decode`, one per model")
-    parser.add_argument("--quality", type=pathlib.Path, nargs="*", default=[], help="results of `quality`")
+    parser.add_argument("--quality", type=pathlib.Path, nargs="*", default=[], help="results of `tokenbutler-eval kl`")
     parser.add_argument("--link", type=pathlib.Path, nargs="*", default=[], help="results of `link`")
     parser.add_argument("--peers", type=pathlib.Path, nargs="*", default=[], help="results of llama_cpp.sh --sparse")
     parser.add_argument("--images", type=pathlib.Path, help="folder for the images (default: none are drawn)")

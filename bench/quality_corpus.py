@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Collects long texts for `tokenbutler-bench quality` and `link` from what a Debian machine with Python has anyway.
+"""Collects long texts for `tokenbutler-eval kl` and `tokenbutler-bench link` from what a Debian machine with Python has anyway.
 
 Python's language reference (the topics of its interactive help) in four parts, perl's list of diagnostics, the licence
 texts, and modules of the standard library, ten documents in all. The same machine gives the same files; their sha256

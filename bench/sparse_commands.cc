@@ -13,6 +13,7 @@ void AddDecode(CLI::App& app, Benchmark* chosen) {
   auto options = std::make_shared<DecodeOptions>();
   AddModelFlags(command, {&options->model, &options->dtype, &options->kv_dtype});
   AddSettingFlags(command, &options->choice);
+  AddBudgetFlag(command, &options->choice.token_budgets);
   command
       ->add_option("--depths", options->depths,
                    "Cached tokens, filled at random; those without memory are left out")
@@ -46,33 +47,13 @@ void AddDecode(CLI::App& app, Benchmark* chosen) {
       [=] { *chosen = [=](ComputePool& pool) { return RunDecode(*options, pool); }; });
 }
 
-void AddQuality(CLI::App& app, Benchmark* chosen) {
-  CLI::App* command = app.add_subcommand(
-      "quality", "Divergence of sparse from dense decoding on real texts, for each policy");
-  auto options = std::make_shared<QualityOptions>();
-  AddModelFlags(command, {&options->model, &options->dtype, &options->kv_dtype});
-  AddSettingFlags(command, &options->choice);
-  command->add_option("--text", options->texts, "Text files (quality_corpus.py collects some)")
-      ->required()
-      ->check(CLI::ExistingFile);
-  AddCountFlag(command, "--context", &options->context_len, "Tokens taken of each text");
-  AddCountFlag(command, "--slow-texts", &options->slow_texts,
-               "How many of the texts h2o, snapkv and xkv get, which take minutes for each");
-  AddCountFlag(command, "--scored-tokens", &options->scored_tokens, "The last of them");
-  AddCountFlag(command, "--prefill-chunk-tokens", &options->prefill_chunk_tokens,
-               "Tokens per prefill step");
-  command->add_option("--prefill-cache", options->prefill_cache,
-                      "Folder that keeps prefilled keys and values for the next run");
-  command->callback(
-      [=] { *chosen = [=](ComputePool& pool) { return RunQuality(*options, pool); }; });
-}
-
 void AddLink(CLI::App& app, Benchmark* chosen) {
   CLI::App* command = app.add_subcommand(
       "link", "Traffic between host and device tier on real texts, and modelled stalls");
   auto options = std::make_shared<LinkOptions>();
   AddModelFlags(command, {&options->model, &options->dtype, &options->kv_dtype});
   AddSettingFlags(command, &options->choice);
+  AddBudgetFlag(command, &options->choice.token_budgets);
   command->add_option("--text", options->texts, "Text files (quality_corpus.py collects some)")
       ->required()
       ->check(CLI::ExistingFile);

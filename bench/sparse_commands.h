@@ -11,7 +11,6 @@ using Benchmark = std::function<absl::StatusOr<Report>(ComputePool&)>;
 
 // Each adds a subcommand about sparse decoding; when it is called, *chosen runs it.
 void AddDecode(CLI::App& app, Benchmark* chosen);
-void AddQuality(CLI::App& app, Benchmark* chosen);
 void AddLink(CLI::App& app, Benchmark* chosen);
 
 }  // namespace tokenbutler

@@ -5,6 +5,16 @@
 #include <utility>
 
 namespace tokenbutler {
+namespace {
+
+bool Matches(const Checkpoint::Json& row, const Checkpoint::Json& key) {
+  for (const auto& [name, value] : key.items()) {
+    if (!row.contains(name) || row[name] != value) return false;
+  }
+  return true;
+}
+
+}  // namespace
 
 absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& path, const Json& facts) {
   Checkpoint checkpoint(path);
@@ -45,13 +55,17 @@ absl::Status Checkpoint::Parse(const std::string& text, const Json& facts) {
 
 const Checkpoint::Json* Checkpoint::Find(const Json& key) const {
   for (const Json& row : rows_) {
-    bool matches = true;
-    for (const auto& [name, value] : key.items()) {
-      matches = matches && row.contains(name) && row[name] == value;
-    }
-    if (matches) return &row;
+    if (Matches(row, key)) return &row;
   }
   return nullptr;
+}
+
+std::vector<Checkpoint::Json> Checkpoint::FindAll(const Json& key) const {
+  std::vector<Json> found;
+  for (const Json& row : rows_) {
+    if (Matches(row, key)) found.push_back(row);
+  }
+  return found;
 }
 
 absl::Status Checkpoint::Add(Json row) {

@@ -21,6 +21,8 @@ class Checkpoint {
 
   // The row that has all of `key`'s members with these values; null: none.
   const Json* Find(const Json& key) const;
+  // All rows that have.
+  std::vector<Json> FindAll(const Json& key) const;
   // INTERNAL when it cannot be written.
   absl::Status Add(Json row);
   const std::vector<Json>& rows() const { return rows_; }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <random>
 
 namespace tokenbutler {
 namespace {
@@ -42,24 +41,6 @@ int32_t TopToken(absl::Span<const float> logits) {
 
 double NegativeLogLikelihood(absl::Span<const float> logits, int32_t token) {
   return LogSumExp(logits) - logits[token];
-}
-
-MeanInterval BootstrapMean(absl::Span<const double> values) {
-  constexpr int kResamples = 10000;
-  const size_t n = values.size();
-  std::mt19937_64 random(1);
-  std::vector<double> means(kResamples);
-  for (double& mean : means) {
-    double sum = 0;
-    for (size_t i = 0; i < n; ++i) sum += values[random() % n];
-    mean = sum / static_cast<double>(n);
-  }
-  std::sort(means.begin(), means.end());
-  double sum = 0;
-  for (const double value : values) sum += value;
-  return {.mean = sum / static_cast<double>(n),
-          .low = means[kResamples * 25 / 1000],
-          .high = means[kResamples * 975 / 1000]};
 }
 
 }  // namespace tokenbutler

@@ -30,13 +30,4 @@ int32_t TopToken(absl::Span<const float> logits);
 // -ln of the probability of `token`.
 double NegativeLogLikelihood(absl::Span<const float> logits, int32_t token);
 
-// A mean and where it may lie.
-struct MeanInterval {
-  double mean = 0, low = 0, high = 0;
-};
-
-// Mean with its 95 % percentile bootstrap interval over the values: 10,000 resamples, the same ones
-// in every run. REQUIRES: not empty.
-MeanInterval BootstrapMean(absl::Span<const double> values);
-
 }  // namespace tokenbutler

@@ -54,6 +54,7 @@ class MeasuredModel {
                                                                ComputePool& pool);
 
   StepRunner& runner() { return *runner_; }
+  const StepRunner& runner() const { return *runner_; }
   KvStore& store() { return *kv_store_; }
   BlockPool& blocks() { return *block_pool_; }
   ComputePool& pool() { return pool_; }
@@ -61,6 +62,8 @@ class MeasuredModel {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const ModelConfig& config() const { return runner_->config(); }
   const KvLayout& layout() const { return kv_store_->layout(); }
+  // Whether sequences have a device tier with a memory of its own.
+  bool has_device_tier() const { return kv_store_->device_capacity_bytes() > 0; }
   // Of weights and KV cache: "bfloat16", or "bfloat16, KV int8" where they differ.
   std::string dtypes() const;
   size_t weight_bytes() const { return weight_bytes_; }

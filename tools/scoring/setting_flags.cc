@@ -40,9 +40,8 @@ void AddSettingFlags(CLI::App* command, SettingOptions* choice) {
                       "The same with these numbers, or shares (1/8) of the context");
   command->add_option("--scan-fractions", choice->sweep.scan_fractions,
                       "The same with these shares of the blocks");
-  command->add_option("--budgets", choice->token_budgets, "Tokens attended to per KV head")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+  command->add_option("--neighbours", choice->sweep.neighbours,
+                      "The same with these numbers of tokens beside each chosen one");
   command->add_option("--sink-tokens", choice->sink_tokens, "First tokens, always attended")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
@@ -54,6 +53,12 @@ void AddSettingFlags(CLI::App* command, SettingOptions* choice) {
   command->add_option("--resume", choice->resume,
                       "File of rows: those of an interrupted run are not measured again. Remove it "
                       "when the code has changed");
+}
+
+void AddBudgetFlag(CLI::App* command, std::vector<int>* token_budgets) {
+  command->add_option("--budgets", *token_budgets, "Tokens attended to per KV head")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
 }
 
 void AddCountFlag(CLI::App* command, const char* flag, int* value, const char* help) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "tools/scoring/settings.h"
 
@@ -21,8 +22,11 @@ struct ModelFlags {
 // MODEL, --dtype, --kv-dtype.
 void AddModelFlags(CLI::App* command, const ModelFlags& flags);
 
-// --settings and what goes with them: sweeps, budgets, sink and window, predictor, --resume.
+// --settings and what goes with them: sweeps, sink and window, predictor, --resume.
 void AddSettingFlags(CLI::App* command, SettingOptions* choice);
+
+// --budgets in tokens.
+void AddBudgetFlag(CLI::App* command, std::vector<int>* token_budgets);
 
 // A number of at least 1.
 void AddCountFlag(CLI::App* command, const char* flag, int* value, const char* help);

@@ -189,7 +189,8 @@ absl::StatusOr<std::vector<Setting>> ParseSettings(const std::vector<std::string
            {std::pair<std::string_view, const std::vector<std::string>&>{"interval",
                                                                          sweep.intervals},
             {"candidates", sweep.candidates},
-            {"scan", sweep.scan_fractions}}) {
+            {"scan", sweep.scan_fractions},
+            {"neighbours", sweep.neighbours}}) {
         std::vector<std::string> next;
         for (const std::string& one : all) {
           for (std::string& with : WithEach(one, option, values)) next.push_back(std::move(with));
@@ -204,6 +205,19 @@ absl::StatusOr<std::vector<Setting>> ParseSettings(const std::vector<std::string
     }
   }
   return settings;
+}
+
+absl::StatusOr<int> ParseBudget(std::string_view text, int context_len) {
+  int budget = 0;
+  if (text.find_first_of("/.") == std::string_view::npos) {
+    ASSIGN_OR_RETURN(budget, ParseCount("budget", text));
+  } else {
+    ASSIGN_OR_RETURN(const double share, ParseShare("budget", text));
+    budget = static_cast<int>(std::lround(share * context_len));
+  }
+  if (budget >= 1 && budget <= context_len) return budget;
+  return InvalidArgumentError("budget is {} tokens (\"{}\"), must be in [1, {}]", budget, text,
+                              context_len);
 }
 
 std::vector<std::string> AllSettings() {

@@ -42,7 +42,7 @@ absl::StatusOr<Setting> ParseSetting(std::string_view text);
 
 // Values to try; empty: the settings' own.
 struct Sweep {
-  std::vector<std::string> intervals = {}, candidates = {}, scan_fractions = {};
+  std::vector<std::string> intervals = {}, candidates = {}, scan_fractions = {}, neighbours = {};
 };
 
 // Parses `texts`; each that names a policy that scans is repeated with every combination of the
@@ -61,6 +61,10 @@ struct SettingOptions {
   // Rows of an earlier run that are not measured again, and where rows go; "": none.
   std::string resume = {};
 };
+
+// A number of tokens, or a share of the context: "512", "1/8". INVALID_ARGUMENT unless it is at
+// least 1 token and at most the context.
+absl::StatusOr<int> ParseBudget(std::string_view text, int context_len);
 
 // Everything there is: dense, the named settings, each policy as its name alone.
 std::vector<std::string> AllSettings();

@@ -16,15 +16,18 @@ namespace tokenbutler {
 struct TextJob {
   std::string label;
   AttentionParams params;
+  std::string predictor = {};  // name and digest of the file that the setting works with; "": none
 
-  // Of its row for one text in a checkpoint.
+  // Of its rows in a checkpoint.
+  Checkpoint::Json Key() const;
+  // Of its row for one text.
   Checkpoint::Json KeyFor(const TextDocument& document) const;
   // Its rows for all texts.
   std::vector<Checkpoint::Json> RowsIn(const Checkpoint& checkpoint) const;
 };
 
 // The chosen settings at every budget, without dense unless `with_dense`. INVALID_ARGUMENT when one
-// cannot be parsed.
+// cannot be parsed, NOT_FOUND when the predictor cannot be read.
 absl::StatusOr<std::vector<TextJob>> TextJobsOf(const SettingOptions& choice, int context_len,
                                                 bool with_dense = false);
 

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <vector>
 
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace tokenbutler {
@@ -45,23 +44,6 @@ TEST(DivergenceTest, NegativeLogLikelihoodIsThatOfTheToken) {
   const std::vector<float> logits = Logits({0.5, 0.25, 0.25}, 9);
   EXPECT_NEAR(NegativeLogLikelihood(logits, 0), std::log(2), 1e-6);
   EXPECT_NEAR(NegativeLogLikelihood(logits, 2), std::log(4), 1e-6);
-}
-
-TEST(BootstrapMeanTest, OfOneValueIsThatValue) {
-  const MeanInterval mean = BootstrapMean({0.25});
-  EXPECT_EQ(mean.mean, 0.25);
-  EXPECT_EQ(mean.low, 0.25);
-  EXPECT_EQ(mean.high, 0.25);
-}
-
-TEST(BootstrapMeanTest, IntervalIsAboutTwoStandardErrorsWide) {
-  std::vector<double> values;  // uniform in [0, 1): deviation 0.2887
-  for (int i = 0; i < 100; ++i) values.push_back(i * 0.01);
-  const MeanInterval mean = BootstrapMean(values);
-  EXPECT_NEAR(mean.mean, 0.495, 1e-12);
-  EXPECT_NEAR(mean.low, 0.495 - 1.96 * 0.02887, 0.005);
-  EXPECT_NEAR(mean.high, 0.495 + 1.96 * 0.02887, 0.005);
-  EXPECT_EQ(BootstrapMean(values).low, mean.low) << "not the same in every run";
 }
 
 }  // namespace

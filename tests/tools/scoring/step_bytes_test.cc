@@ -1,4 +1,4 @@
-#include "bench/step_bytes.h"
+#include "tools/scoring/step_bytes.h"
 
 #include "gtest/gtest.h"
 
