@@ -49,6 +49,10 @@ class LookaheadStudent : public Student {
 
   Predictor Export() const override {
     Predictor predictor = Student::Export();
+    predictor.lookahead_point = options_.point;
+    predictor.correction_rank = rank_;
+    predictor.correction_down = PredictorMatrix::FromFloats(parameters_.Copy(down_), DType::kBF16);
+    predictor.correction_up = PredictorMatrix::FromFloats(parameters_.Copy(up_), DType::kBF16);
     return predictor;
   }
 

@@ -112,7 +112,7 @@ float Student::score_scale() const { return 1.0f / std::sqrt(static_cast<float>(
 Predictor Student::Export() const {
   Predictor predictor;
   predictor.kind = options_.kind;
-  predictor.projected_dim = options_.projected_dim;
+  predictor.projected_dim = options_.keys == TrainedKeys::kFull ? 0 : options_.projected_dim;
   predictor.layers_per_predictor = options_.layers_per_predictor;
   predictor.pooling = options_.pooling;
   predictor.fingerprint = FingerprintOf(*model_.config, *model_.rope);

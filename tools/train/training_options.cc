@@ -16,9 +16,6 @@ absl::Status CheckRange(std::string_view field, T value, T least, T most) {
 std::string_view TrainedKeysName(TrainedKeys keys) {
   return keys == TrainedKeys::kFull ? "full" : "projected";
 }
-std::string_view LookaheadPointName(LayerPoint point) {
-  return point == LayerPoint::kInput ? "input" : "after_attention";
-}
 
 absl::Status StudentOptions::Validate() const {
   const bool is_lookahead = kind == PredictorKind::kLookahead;
@@ -26,12 +23,12 @@ absl::Status StudentOptions::Validate() const {
     return InvalidArgumentError("kind is pca, must be tokenbutler or lookahead");
   }
   RETURN_IF_ERROR(CheckRange("layers_per_predictor", layers_per_predictor, 1, 1024));
-  RETURN_IF_ERROR(CheckRange("correction_rank", correction_rank, 0, is_lookahead ? 1024 : 0));
+  RETURN_IF_ERROR(CheckRange("correction_rank", correction_rank, 0, is_lookahead ? 256 : 0));
   if (!is_lookahead) {
     RETURN_IF_ERROR(CheckRange("hidden_dim", hidden_dim, 1, 1 << 16));
     if (point != LayerPoint::kInput) {
       return InvalidArgumentError("point is {}, must be input for kind tokenbutler",
-                                  LookaheadPointName(point));
+                                  LayerPointName(point));
     }
   }
   if (keys == TrainedKeys::kProjected) {
@@ -73,7 +70,7 @@ nlohmann::ordered_json TrainingOptions::ToJson() const {
       {"kind", PredictorKindName(student.kind)},
       {"keys", TrainedKeysName(student.keys)},
       {"layers_per_predictor", student.layers_per_predictor},
-      {"point", LookaheadPointName(student.point)},
+      {"point", LayerPointName(student.point)},
       {"late", student.late},
       {"correction_rank", student.correction_rank},
       {"pooling", ScorePoolingName(student.pooling)},

@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "engine/predictor/layer_point.h"
 #include "engine/predictor/predictor.h"
-#include "engine/selection/token_selector.h"
 #include "nlohmann/json.hpp"
 
 namespace tokenbutler {
@@ -17,8 +17,7 @@ enum class TrainedKeys : uint8_t {
   kFull,       // the cached keys themselves: for keys=bits1|2|4, which stand for them
 };
 
-std::string_view TrainedKeysName(TrainedKeys keys);     // "projected"
-std::string_view LookaheadPointName(LayerPoint point);  // "input", "after_attention"
+std::string_view TrainedKeysName(TrainedKeys keys);  // "projected"
 
 // What the trained predictor is, and what of it is trained. Letters as in struct Predictor.
 struct StudentOptions {

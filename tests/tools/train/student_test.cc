@@ -79,20 +79,42 @@ TEST_P(StudentTest, LookaheadQueriesAreTheEngines) {
   }
 }
 
-// At the start the correction is nothing; then it is what the formula says.
-TEST_P(StudentTest, ACorrectionIsAddedBeforeTheRotation) {
+// At the start the correction is nothing; then it is the engine's.
+TEST_P(StudentTest, CorrectedQueriesAreTheEngines) {
   const auto student = New({.kind = PredictorKind::kLookahead,
                             .keys = TrainedKeys::kFull,
-                            .layers_per_predictor = 1,
+                            .layers_per_predictor = 2,
+                            .point = LayerPoint::kAfterAttention,
                             .late = false,
                             .correction_rank = 3});
+  const auto uncorrected = NewLookaheadQuery(teacher_->model(), 2, LayerPoint::kAfterAttention);
   student->Forward(pass_);
-  const auto engine = NewLookaheadQuery(teacher_->model(), 1, LayerPoint::kInput);
   ASSERT_EQ(student->layers().size(), 4u);  // nothing of layer 0 is trained
   for (const ScoredLayer& layer : student->layers()) {
     const float* query = layer.early.queries;
     EXPECT_EQ(std::vector<float>(query, query + kHeads * kHeadDim),
-              EngineQuery(*engine, layer.layer, 1, 0, kHeads * kHeadDim));
+              EngineQuery(*uncorrected, layer.layer, 2, 0, kHeads * kHeadDim));
+  }
+
+  const std::vector<float> noise = RandomValues(student->parameters().all_values().size(), 4, 0.2f);
+  for (size_t i = 0; i < noise.size(); ++i) {
+    float& value = student->parameters().all_values()[i];
+    value = ToFloat(ToBF16(value + noise[i]));  // as the file will have it
+  }
+  student->Forward(pass_);
+  const Predictor predictor = student->Export();
+  ASSERT_TRUE(predictor.Validate().ok()) << predictor.Validate();
+  const auto corrected = NewLookaheadQuery(teacher_->model(), predictor);
+  for (const ScoredLayer& layer : student->layers()) {
+    for (size_t r = 0; r < pass_.rows.size(); ++r) {
+      const float* query = layer.early.queries + r * layer.early.stride;
+      const std::vector<float> wanted =
+          EngineQuery(*corrected, layer.layer, 2, r, kHeads * kHeadDim);
+      EXPECT_LT(MaxAbsDifference({query, kHeads * kHeadDim}, wanted), 1e-4);
+      EXPECT_GT(
+          MaxAbsDifference(wanted, EngineQuery(*uncorrected, layer.layer, 2, r, kHeads * kHeadDim)),
+          0.01);
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,28 @@ class TrainerTest : public testing::Test {
   std::vector<Event> events_;
 };
 
+// The file of a run, served with a budget of half of the tokens.
+void Serve(const std::string& path, const std::vector<int32_t>& tokens,
+           std::optional<KeyFormat> keys) {
+  const auto predictor = ReadPredictor(path);
+  ASSERT_TRUE(predictor.ok()) << predictor.status();
+  EXPECT_EQ(predictor->model_sha256, std::vector<std::string>{kDigest});
+  AttentionParams params;
+  params.policy = AttentionPolicy::kTokenButler;
+  params.token_budget = 48;
+  params.sink_tokens = 4;
+  params.local_window = 16;
+  params.keys = keys;
+  TinyTeacher served({.predictor = std::make_shared<const Predictor>(*predictor)});
+  BlockTable sequence = served.model().NewSequence(200, params);
+  const std::unique_ptr<SequenceState> state = served.model().NewState(params);
+  served.model().Prefill(sequence, tokens, 40, state.get());
+  for (const float logit : served.model().Decode(sequence, tokens, state.get())) {
+    ASSERT_TRUE(std::isfinite(logit));
+  }
+  EXPECT_LT(state->stats().attended_tokens, state->stats().context_tokens / 2);
+}
+
 class TrainedKindsTest : public TrainerTest, public testing::WithParamInterface<PredictorKind> {};
 INSTANTIATE_TEST_SUITE_P(Kinds, TrainedKindsTest,
                          testing::Values(PredictorKind::kTokenButler, PredictorKind::kLookahead),
@@ -55,7 +78,6 @@ INSTANTIATE_TEST_SUITE_P(Kinds, TrainedKindsTest,
 
 TEST_P(TrainedKindsTest, ARunLowersTheLossAndTheEngineUsesWhatItGives) {
   TrainingOptions options = TinyTraining(GetParam(), Output("run"));
-  options.student.correction_rank = 0;
   const auto result = Run(options);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_TRUE(result->is_finished);
@@ -69,24 +91,26 @@ TEST_P(TrainedKindsTest, ARunLowersTheLossAndTheEngineUsesWhatItGives) {
   EXPECT_EQ(events_.front().loss, result->first_loss);
   EXPECT_EQ(events_.front().layers.size(), 5u);
 
-  const auto predictor = ReadPredictor(Output("run/predictor.safetensors"));
-  ASSERT_TRUE(predictor.ok()) << predictor.status();
-  EXPECT_EQ(predictor->kind, GetParam());
-  EXPECT_EQ(predictor->model_sha256, std::vector<std::string>{kDigest});
-  AttentionParams params;
-  params.policy = AttentionPolicy::kTokenButler;
-  params.token_budget = 48;
-  params.sink_tokens = 4;
-  params.local_window = 16;
-  TinyTeacher served({.predictor = std::make_shared<const Predictor>(*predictor)});
-  const std::vector<int32_t> tokens = *sequences_.Validation(0);
-  BlockTable sequence = served.model().NewSequence(200, params);
-  const std::unique_ptr<SequenceState> state = served.model().NewState(params);
-  served.model().Prefill(sequence, tokens, 40, state.get());
-  for (const float logit : served.model().Decode(sequence, tokens, state.get())) {
-    ASSERT_TRUE(std::isfinite(logit));
-  }
-  EXPECT_LT(state->stats().attended_tokens, state->stats().context_tokens / 2);
+  const std::string file = Output("run/predictor.safetensors");
+  EXPECT_EQ(ReadPredictor(file)->kind, GetParam());
+  Serve(file, *sequences_.Validation(0), std::nullopt);
+}
+
+// For low-bit keys: early queries that are nearer to the later real ones.
+TEST_F(TrainerTest, ACorrectionAloneLowersTheLossAndIsServedWithLowBitKeys) {
+  TrainingOptions options = TinyTraining(PredictorKind::kLookahead, Output("run"));
+  options.student.keys = TrainedKeys::kFull;
+  options.student.late = false;
+  options.student.layers_per_predictor = 1;
+  options.student.point = LayerPoint::kAfterAttention;
+  options.student.correction_rank = 8;
+  options.num_steps = 100;
+  const auto result = Run(options);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_LT(result->best_loss, 0.95f * result->first_loss);
+  EXPECT_EQ(events_.front().layers.size(), 4u);
+  EXPECT_FALSE(events_.front().layers[0].late.has_value());
+  Serve(Output("run/predictor.safetensors"), *sequences_.Validation(0), KeyFormat::kBits2);
 }
 
 TEST_P(TrainedKindsTest, AResumedRunGivesTheSameBits) {
