@@ -16,5 +16,6 @@ if(NOT TOKENBUTLER_SANITIZE STREQUAL "thread")
   find_package(Protobuf REQUIRED)  # module mode: Debian ships no config file
   find_package(gRPC REQUIRED)
   find_package(CLI11 REQUIRED)
+  find_package(ZLIB REQUIRED)
   include(Torch)
 endif()
