@@ -70,6 +70,25 @@ absl::Status CheckRows(absl::Span<const int> rows, int num_tokens) {
 
 }  // namespace
 
+void TeacherPass::Take(size_t first, size_t step, TeacherPass* part) const {
+  part->num_tokens = num_tokens;
+  part->rows.clear();
+  for (size_t row = first; row < rows.size(); row += step) part->rows.push_back(rows[row]);
+  const auto take = [&](const std::vector<AlignedFloats>& from, std::vector<AlignedFloats>* to) {
+    to->resize(from.size());
+    for (size_t i = 0; i < from.size(); ++i) {
+      const size_t size = from[i].size() / rows.size();
+      (*to)[i].resize(part->rows.size() * size);
+      for (size_t row = 0; row < part->rows.size(); ++row) {
+        std::copy_n(from[i].data() + (first + row * step) * size, size,
+                    (*to)[i].data() + row * size);
+      }
+    }
+  };
+  take(queries, &part->queries);
+  take(hidden, &part->hidden);
+}
+
 size_t TeacherPass::bytes() const {
   size_t floats = 0;
   for (const AlignedFloats& rows : queries) floats += rows.capacity();

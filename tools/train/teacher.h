@@ -32,6 +32,8 @@ struct TeacherPass {
   std::vector<AlignedFloats> queries;  // [L]: [R, H, d_h], after RoPE
   std::vector<AlignedFloats> hidden;   // [producers]: [R, E], before the norm that comes next
 
+  // Makes `part` a pass with every `step`-th of these rows, from `first` on.
+  void Take(size_t first, size_t step, TeacherPass* part) const;
   size_t bytes() const;
 };
 

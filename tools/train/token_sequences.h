@@ -18,8 +18,8 @@ class TokenSequences {
   // Tokens of every sequence.
   virtual int length() const = 0;
 
-  // Training sequence `index`, any number from 0 on: [length()] ids. Step s of a run with B
-  // sequences a step takes those from s * B on.
+  // Training sequence `index`, any number from 0 on: [length()] ids. A run takes them in this
+  // order.
   virtual absl::StatusOr<std::vector<int32_t>> Training(int64_t index) = 0;
 
   // Validation sequences, of documents that no training sequence is from; at least 1.

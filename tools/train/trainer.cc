@@ -132,17 +132,34 @@ absl::Status Trainer::Start() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<LayerLoss>> Trainer::RunSequence(const std::vector<int32_t>& tokens,
-                                                            uint64_t rows_seed, uint64_t index,
-                                                            bool with_gradients) {
-  const StudentOptions& student = options_.student;
-  RETURN_IF_ERROR(teacher_.Run(
-      tokens,
-      {.rows = SampleRows(static_cast<int>(tokens.size()), options_.rows, rows_seed, index),
-       .point = student.point,
-       .layers_per_predictor = student.layers_per_predictor},
-      &pass_));
-  student_->Forward(pass_);
+absl::Status Trainer::Teach(const std::vector<int32_t>& tokens, uint64_t rows_seed, uint64_t index,
+                            int num_steps) {
+  taught_ = -1;
+  const int num_tokens = static_cast<int>(tokens.size());
+  return teacher_.Run(tokens,
+                      {.rows = SampleRows(num_tokens, options_.rows * num_steps, rows_seed, index),
+                       .point = options_.student.point,
+                       .layers_per_predictor = options_.student.layers_per_predictor},
+                      &pass_);
+}
+
+absl::Status Trainer::TeachStep(int64_t index, int step) {
+  if (taught_ != index) {
+    ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, sequences_.Training(index));
+    RETURN_IF_ERROR(
+        Teach(tokens, options_.seed, static_cast<uint64_t>(index), options_.steps_per_sequence));
+    taught_ = index;
+  }
+  // All steps' rows lie as widely; the last ones' have the last position. A short sequence may have
+  // too few for all steps.
+  const size_t count = static_cast<size_t>(options_.steps_per_sequence);
+  const size_t num_parts = std::min(count, pass_.rows.size());
+  pass_.Take(static_cast<size_t>(step) % num_parts, num_parts, &rows_);
+  return absl::OkStatus();
+}
+
+std::vector<LayerLoss> Trainer::RunRows(bool with_gradients) {
+  student_->Forward(rows_);
   std::vector<ScoredLayer> layers(student_->layers().begin(), student_->layers().end());
   if (!with_gradients) {
     for (ScoredLayer& layer : layers) {
@@ -153,15 +170,15 @@ absl::StatusOr<std::vector<LayerLoss>> Trainer::RunSequence(const std::vector<in
     }
   }
   // The gradient is that of the mean over rows, heads, layers and sequences.
-  const double count = static_cast<double>(pass_.rows.size()) * teacher_.model().config->num_heads *
+  const double count = static_cast<double>(rows_.rows.size()) * teacher_.model().config->num_heads *
                        static_cast<double>(layers.size()) * options_.sequences_per_step;
-  std::vector<LayerLoss> losses = loss_.Run(pass_, layers,
+  std::vector<LayerLoss> losses = loss_.Run(rows_, layers,
                                             {.key_dim = student_->key_dim(),
                                              .scale = student_->score_scale(),
                                              .sink_tokens = options_.sink_tokens,
                                              .local_window = options_.local_window,
                                              .gradient_scale = static_cast<float>(1 / count)});
-  if (with_gradients) student_->Backward(pass_);
+  if (with_gradients) student_->Backward(rows_);
   return losses;
 }
 
@@ -171,12 +188,12 @@ absl::Status Trainer::Step(TrainingEvent* event) {
   std::fill(gradients.begin(), gradients.end(), 0.0f);
   event->loss = 0;
   for (int i = 0; i < options_.sequences_per_step; ++i) {
-    const int64_t index = state_.step * options_.sequences_per_step + i;
-    ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, sequences_.Training(index));
-    ASSIGN_OR_RETURN(const std::vector<LayerLoss> losses,
-                     RunSequence(tokens, options_.seed, static_cast<uint64_t>(index),
-                                 /*with_gradients=*/true));
-    event->loss += MeanLoss(losses) / static_cast<float>(options_.sequences_per_step);
+    const int64_t sequence =
+        state_.step / options_.steps_per_sequence * options_.sequences_per_step + i;
+    RETURN_IF_ERROR(
+        TeachStep(sequence, static_cast<int>(state_.step % options_.steps_per_sequence)));
+    event->loss += MeanLoss(RunRows(/*with_gradients=*/true)) /
+                   static_cast<float>(options_.sequences_per_step);
   }
   const double norm = Norm(gradients);
   if (!std::isfinite(event->loss) || !std::isfinite(norm)) {
@@ -203,9 +220,9 @@ absl::Status Trainer::Validate(TrainingEvent* event) {
   const int count = sequences_.num_validation();
   for (int i = 0; i < count; ++i) {
     ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, sequences_.Validation(i));
-    ASSIGN_OR_RETURN(const std::vector<LayerLoss> losses,
-                     RunSequence(tokens, kValidationRows, static_cast<uint64_t>(i),
-                                 /*with_gradients=*/false));
+    RETURN_IF_ERROR(Teach(tokens, kValidationRows, static_cast<uint64_t>(i), /*num_steps=*/1));
+    pass_.Take(0, 1, &rows_);
+    const std::vector<LayerLoss> losses = RunRows(/*with_gradients=*/false);
     for (size_t l = 0; l < sums.size(); ++l) {
       sums[l].early += losses[l].early / count;
       sums[l].late += losses[l].late / count;
@@ -337,25 +354,30 @@ absl::StatusOr<TrainingEstimate> Trainer::Estimate() {
   estimate.num_parameters = static_cast<int64_t>(parameters.num_values());
   estimate.num_model_parameters = ModelParameters(*teacher_.model().weights);
   try {
-    double seconds[2] = {};  // without gradients, with them
-    ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, sequences_.Training(0));
-    // The first pass takes memory, and is slower than those that follow.
-    for (const bool with_gradients : {true, false, true}) {
+    double teaching = 0, learning = 0, validating = 0;
+    // The first time takes memory, and is slower than what follows.
+    for (int i = 0; i < 2; ++i) {
       const double started = Now();
-      RETURN_IF_ERROR(RunSequence(tokens, options_.seed, 0, with_gradients).status());
-      seconds[with_gradients] = Now() - started;
+      taught_ = -1;
+      RETURN_IF_ERROR(TeachStep(0, 0));
+      teaching = Now() - started;
+      RunRows(/*with_gradients=*/true);
+      learning = Now() - started - teaching;
+      RunRows(/*with_gradients=*/false);
+      validating = Now() - started - learning;
     }
-    estimate.seconds_per_step = seconds[1] * options_.sequences_per_step;
+    estimate.seconds_per_step =
+        (teaching / options_.steps_per_sequence + learning) * options_.sequences_per_step;
     const int64_t validations = options_.num_steps / options_.validate_every + 2;
     estimate.seconds = estimate.seconds_per_step * static_cast<double>(options_.num_steps) +
-                       seconds[0] * static_cast<double>(validations * sequences_.num_validation());
+                       validating * static_cast<double>(validations * sequences_.num_validation());
   } catch (const std::exception& error) {
     return StatusOf(error);
   }
   constexpr int kArrays = 6;  // values, gradients, two moments, the best, a checkpoint's copy
-  estimate.memory_bytes =
-      static_cast<int64_t>(kArrays * parameters.all_values().size() * sizeof(float) +
-                           pass_.bytes() + loss_.bytes() + student_->bytes() + teacher_.kv_bytes());
+  estimate.memory_bytes = static_cast<int64_t>(
+      kArrays * parameters.all_values().size() * sizeof(float) + pass_.bytes() + rows_.bytes() +
+      loss_.bytes() + student_->bytes() + teacher_.kv_bytes());
   return estimate;
 }
 

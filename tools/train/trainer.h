@@ -89,10 +89,13 @@ class Trainer {
   absl::Status Step(TrainingEvent* event);
   absl::Status Validate(TrainingEvent* event);
   absl::Status Report(TrainingEvent event, double started, const Progress& progress);
-  // The divergences over one sequence's rows, with gradients added to the student's or without.
-  absl::StatusOr<std::vector<LayerLoss>> RunSequence(const std::vector<int32_t>& tokens,
-                                                     uint64_t rows_seed, uint64_t index,
-                                                     bool with_gradients);
+  // The model's pass over a sequence, with as many rows as `num_steps` steps take.
+  absl::Status Teach(const std::vector<int32_t>& tokens, uint64_t rows_seed, uint64_t index,
+                     int num_steps);
+  // What step `step` learns from of sequence `index`, to rows_.
+  absl::Status TeachStep(int64_t index, int step);
+  // The divergences over rows_, with gradients added to the student's or without.
+  std::vector<LayerLoss> RunRows(bool with_gradients);
   absl::Status WriteCheckpoint();
   // Of the student as it is.
   absl::Status WritePredictorFile() const;
@@ -108,6 +111,8 @@ class Trainer {
   DistillationLoss loss_;
   AdamW optimiser_;
   TeacherPass pass_;
+  TeacherPass rows_;          // of pass_, those of a step
+  int64_t taught_ = -1;       // the training sequence that pass_ is of; -1: none
   TrainingCheckpoint state_;  // arrays: best_values alone is always there
   std::unique_ptr<TrainingLog> log_;
 };

@@ -124,7 +124,10 @@ void AddTrainingFlags(CLI::App& app, TrainingOptions* training) {
   };
   number("--steps", &training->num_steps, "Updates of the weights");
   number("--sequences-per-step", &training->sequences_per_step, "Sequences of a step");
-  number("--rows", &training->rows, "Positions of a sequence whose attention is learned");
+  number("--rows", &training->rows, "Positions of a sequence whose attention a step learns");
+  number("--steps-per-sequence", &training->steps_per_sequence,
+         "Steps, each with rows of its own, that the model's pass over a sequence is used for; 1 "
+         "with more than one sequence per step");
   number("--learning-rate", &training->learning_rate, "AdamW's, after the warm-up");
   number("--warmup", &training->warmup, "Share of the steps in which it rises");
   number("--weight-decay", &training->weight_decay, "AdamW's");

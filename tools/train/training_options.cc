@@ -51,6 +51,8 @@ absl::Status TrainingOptions::Validate() const {
   RETURN_IF_ERROR(CheckRange<int64_t>("num_steps", num_steps, 1, 1'000'000'000));
   RETURN_IF_ERROR(CheckRange("sequences_per_step", sequences_per_step, 1, 1024));
   RETURN_IF_ERROR(CheckRange("rows", rows, 1, 1 << 16));
+  RETURN_IF_ERROR(
+      CheckRange("steps_per_sequence", steps_per_sequence, 1, sequences_per_step > 1 ? 1 : 64));
   RETURN_IF_ERROR(CheckRange("learning_rate", learning_rate, 1e-8f, 1.0f));
   RETURN_IF_ERROR(CheckRange("warmup", warmup, 0.0f, 1.0f));
   RETURN_IF_ERROR(CheckRange("weight_decay", weight_decay, 0.0f, 1.0f));
@@ -83,6 +85,7 @@ nlohmann::ordered_json TrainingOptions::ToJson() const {
   json.update({{"num_steps", num_steps},
                {"sequences_per_step", sequences_per_step},
                {"rows", rows},
+               {"steps_per_sequence", steps_per_sequence},
                {"learning_rate", learning_rate},
                {"warmup", warmup},
                {"weight_decay", weight_decay},

@@ -44,10 +44,15 @@ struct StudentOptions {
 // same) unless it says otherwise.
 struct TrainingOptions {
   StudentOptions student;
-  int64_t num_steps = 1000;
+  int64_t num_steps = 1000;  // updates
   int sequences_per_step = 1;
-  // Queries per sequence: the last position's and random ones of the last half's.
+  // Queries of each sequence that a step learns from: the last position's and random ones of the
+  // last half's.
   int rows = 256;
+  // Steps that one pass of the model over a sequence is used for, each with rows of its own: the
+  // pass costs several times what a step does of the rest. Above 1 with one sequence per step
+  // alone.
+  int steps_per_sequence = 4;
   float learning_rate = 1e-3f;  // AdamW's, after the warm-up
   float warmup = 0.1f;          // share of the steps; then a cosine down to 0
   float weight_decay = 0;       // AdamW's; projections start where they should stay near

@@ -47,6 +47,8 @@ TEST(TrainingOptionsTest, NamesTheFieldTheValueAndTheBound) {
       {[](auto& o) { o.num_steps = 0; }, "num_steps is 0"},
       {[](auto& o) { o.sequences_per_step = 0; }, "sequences_per_step is 0"},
       {[](auto& o) { o.rows = 0; }, "rows is 0"},
+      {[](auto& o) { o.steps_per_sequence = 0; }, "steps_per_sequence is 0, must be in [1, 64]"},
+      {[](auto& o) { o.sequences_per_step = 2; }, "steps_per_sequence is 4, must be in [1, 1]"},
       {[](auto& o) { o.learning_rate = 0; }, "learning_rate is 0"},
       {[](auto& o) { o.learning_rate = std::stof("nan"); }, "learning_rate is nan"},
       {[](auto& o) { o.warmup = 1.5f; }, "warmup is 1.5"},
