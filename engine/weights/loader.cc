@@ -29,6 +29,7 @@ std::string NameOf(const std::string& path) {
 
 absl::Status LoadWeights(const TensorSource& source, const TensorNames& names, bool interleaved_qk,
                          const LoadOptions& options, LoadedModel* model) {
+  if (options.without_weights) return absl::OkStatus();
   ASSIGN_OR_RETURN(const WeightPlan plan, WeightPlan::Create(model->config, names, source,
                                                              {.matrix_dtype = model->compute_dtype,
                                                               .interleaved_qk = interleaved_qk}));

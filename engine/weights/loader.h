@@ -23,6 +23,8 @@ struct LoadOptions {
   ModelOverrides overrides;
   // Threads that dequantise; 0: as many as the process may use.
   int num_threads = 0;
+  // Everything but the weights: configuration, tokenizer, chat template.
+  bool without_weights = false;
   // Called now and then, on the thread that called LoadModel, with bytes written so far and in all.
   std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;
 };

@@ -21,9 +21,9 @@ namespace tokenbutler {
 
 // A model and the settings that are compared on it.
 struct EvalOptions {
-  std::string model;  // a .gguf file or a Hugging Face folder
-  std::string dtype;
-  std::string kv_dtype;  // of the KV cache, a DTypeName; "": the compute dtype
+  std::string model = {};  // a .gguf file or a Hugging Face folder
+  std::string dtype = {};
+  std::string kv_dtype = {};  // of the KV cache, a DTypeName; "": the compute dtype
   // choice.token_budgets is not read: budgets is.
   SettingOptions choice = {.settings = AllSettings(), .sink_tokens = 32, .local_window = 128};
   std::vector<std::string> budgets = {"1/16"};  // tokens, or shares of context_len
@@ -33,8 +33,8 @@ struct EvalOptions {
   int num_completions = 1;  // most of one continuation
   int batch = 16;           // continuations that run together
   int prefill_chunk_tokens = 512;
-  std::string prefill_cache;  // folder that keeps prefilled rows for the next run; "": none
-  double probe_rate = 1;      // StepRunnerOptions::recall_probe_rate
+  std::string prefill_cache = {};  // folder that keeps prefilled rows for the next run; "": none
+  double probe_rate = 1;           // StepRunnerOptions::recall_probe_rate
   // Sequences have a device tier with memory of their own, so that what would have to be moved to a
   // GPU is counted. Makes no difference to what they compute.
   bool has_device_tier = true;

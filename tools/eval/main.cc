@@ -29,6 +29,10 @@ int Main(int argc, char** argv) {
       ->take_all();
   Evaluation evaluation;
   AddKl(app, &evaluation);
+  AddCoref(app, &evaluation);
+  AddRuler(app, &evaluation);
+  AddLongBench(app, &evaluation);
+  AddAime(app, &evaluation);
   CLI11_PARSE(app, argc, argv);
 
   ComputePool pool(threads);

@@ -5,26 +5,15 @@
 #include <fstream>
 #include <optional>
 #include <utility>
-#include <variant>
 
 #include "base/cgroup.h"
 #include "engine/predictor/predictor_file.h"
-#include "engine/tokenizer/tokenizer_json.h"
 #include "engine/weights/loader.h"
 #include "fmt/format.h"
+#include "tools/scoring/model_text.h"
 
 namespace tokenbutler {
 namespace {
-
-absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(TokenizerSource source) {
-  if (const auto* files = std::get_if<HfTokenizerFiles>(&source)) {
-    ASSIGN_OR_RETURN(HfTokenizer hf,
-                     ReadHfTokenizer(files->tokenizer_json, files->tokenizer_config_json));
-    return Tokenizer::Create(std::move(hf.spec));
-  }
-  if (auto* spec = std::get_if<TokenizerSpec>(&source)) return Tokenizer::Create(std::move(*spec));
-  return InvalidArgumentError("the model has no tokenizer");
-}
 
 absl::StatusOr<LoadedModel> Load(const MeasuredModel::Options& options, int num_threads,
                                  std::string* rope_scaling) {
@@ -83,7 +72,8 @@ absl::StatusOr<std::unique_ptr<MeasuredModel>> MeasuredModel::Create(const Optio
     runner.predictor = std::make_shared<const Predictor>(std::move(predictor));
   }
   if (options.needs_tokenizer) {
-    ASSIGN_OR_RETURN(bench->tokenizer_, MakeTokenizer(std::move(model.tokenizer)));
+    ASSIGN_OR_RETURN(ModelText text, TakeModelText(&model));
+    bench->tokenizer_ = std::move(text.tokenizer);
   }
   DType kv_dtype = model.compute_dtype;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8}) {

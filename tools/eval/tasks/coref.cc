@@ -104,7 +104,7 @@ absl::StatusOr<TaskSample> MakeCorefSample(const TaskSample& sample, const Promp
   Story story;
   story.kind = random.Pick(Kinds());
   story.trait = random.Pick(Traits());
-  story.depth_percent = random.Between(10, 70);
+  story.depth_percent = random.Between(10, 50);
   story.name = InventedName(format, &random);
   TaskSample task = sample;
   task.answers = {story.name};

@@ -107,7 +107,10 @@ std::string ProseSentence(SeededRandom* random) {
       sentence += frame[i];
       continue;
     }
-    sentence += random->Pick(List(frame[i + 1]));
+    // No word twice: "the farmer and the farmer" is nobody's sentence.
+    std::string word = random->Pick(List(frame[i + 1]));
+    while (sentence.find(word) != std::string::npos) word = random->Pick(List(frame[i + 1]));
+    sentence += word;
     i += 2;
   }
   if (sentence[0] >= 'a' && sentence[0] <= 'z') sentence[0] += 'A' - 'a';

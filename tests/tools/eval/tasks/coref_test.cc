@@ -45,7 +45,7 @@ TEST_F(CorefTest, TheNameStandsOnceWhereTheEvidenceSays) {
     EXPECT_NE(sample->question.back(), ' ');
     // Neither at the very start nor near the end.
     EXPECT_GT(begin, 40);
-    EXPECT_LT(static_cast<double>(end), 0.85 * static_cast<double>(sample->context.size()));
+    EXPECT_LT(static_cast<double>(end), 0.65 * static_cast<double>(sample->context.size()));
     EXPECT_EQ(ScoreAnswer(*sample, " " + name + ", and"), 1);
     EXPECT_EQ(ScoreAnswer(*sample, " " + name.substr(0, name.size() - 1)), 0);
   }

@@ -1,0 +1,183 @@
+#include "tools/eval/task_rows.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "tools/scoring/bootstrap.h"
+
+namespace tokenbutler {
+namespace {
+
+using Json = Checkpoint::Json;
+
+std::string FinishName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kEos:
+      return "eos";
+    case FinishReason::kStopString:
+    case FinishReason::kStopToken:
+      return "stop";
+    case FinishReason::kLength:
+    case FinishReason::kContextLength:
+      return "length";
+    case FinishReason::kCancelled:
+      break;
+  }
+  return "cancelled";
+}
+
+// The value itself when there is one, else a list.
+Json OneOrList(std::vector<Json> values) {
+  if (values.size() == 1) return std::move(values[0]);
+  return Json(std::move(values));
+}
+
+double MeanScore(const TaskSample& sample, const SampleOutcome& outcome) {
+  double sum = 0;
+  for (const Completion& completion : outcome.completions) {
+    sum += ScoreAnswer(sample, completion.text);
+  }
+  return sum / static_cast<double>(outcome.completions.size());
+}
+
+Json Ratio(double sum, double count) { return count > 0 ? Json(sum / count) : Json(); }
+
+void AddCoverage(const AttentionProbes& probes, bool is_dense, Json* row) {
+  double any = 0, layers = 0, share = 0, heads = 0, covered_mass = 0, mass = 0;
+  for (const LayerProbes& layer : probes.layers) {
+    if (layer.count == 0) continue;
+    any += layer.watched_by_any / static_cast<double>(layer.count);
+    ++layers;
+  }
+  for (const HeadProbes& head : probes.heads) {
+    if (head.count == 0) continue;
+    share += head.watched / static_cast<double>(head.count);
+    ++heads;
+    covered_mass += head.attended_watched_mass;
+    mass += head.watched_mass;
+  }
+  (*row)["coverage_mean"] = is_dense ? Json(1.0) : Ratio(share, heads);
+  (*row)["coverage_any"] = is_dense ? Json(1.0) : Ratio(any, layers);
+  (*row)["coverage_mass"] = is_dense ? Json(1.0) : Ratio(covered_mass, mass);
+}
+
+void AddForcedAnswer(const SampleOutcome& outcome, Json* row) {
+  const auto num_tokens = static_cast<double>(outcome.answer.size());
+  double logprob = 0;
+  for (const SampleOutcome::AnswerToken& token : outcome.answer) logprob += token.logprob;
+  (*row)["generated_score"] = (*row)["score"];
+  (*row)["score"] = outcome.num_right() == num_tokens ? 1.0 : 0.0;
+  (*row)["token_score"] = outcome.num_right() / num_tokens;
+  (*row)["answer_logprob"] = logprob;
+  const bool is_dense = outcome.attention.attended_lists == 0;
+  AddCoverage(outcome.probes, is_dense, row);
+}
+
+// The values of a column by sample, where there is one.
+std::map<std::string, double> BySample(const std::vector<Json>& rows, const char* column) {
+  std::map<std::string, double> values;
+  for (const Json& row : rows) {
+    if (!row.contains(column) || row[column].is_null()) continue;
+    values[row["sample"].get<std::string>()] = row[column].get<double>();
+  }
+  return values;
+}
+
+Json MeanOf(const std::vector<Json>& rows, const char* column) {
+  double sum = 0;
+  const std::map<std::string, double> values = BySample(rows, column);
+  for (const auto& [sample, value] : values) sum += value;
+  return Ratio(sum, static_cast<double>(values.size()));
+}
+
+void AddComparisonWithDense(const std::vector<Json>& rows, const std::vector<Json>& dense,
+                            Json* summary) {
+  std::vector<double> own, others;
+  const std::map<std::string, double> reference = BySample(dense, "score");
+  for (const auto& [sample, score] : BySample(rows, "score")) {
+    const auto pair = reference.find(sample);
+    if (pair == reference.end()) continue;
+    own.push_back(score);
+    others.push_back(pair->second);
+  }
+  Json& s = *summary;
+  const MeanInterval difference = own.empty() ? MeanInterval{} : BootstrapDifference(own, others);
+  s["minus_dense"] = own.empty() ? Json() : Json(difference.mean);
+  s["minus_dense_low"] = own.empty() ? Json() : Json(difference.low);
+  s["minus_dense_high"] = own.empty() ? Json() : Json(difference.high);
+  if (own.empty()) {
+    s["vs_dense"] = Json();
+  } else if (difference.holds(0)) {
+    s["vs_dense"] = "tie";
+  } else {
+    s["vs_dense"] = difference.mean < 0 ? "worse" : "better";
+  }
+}
+
+}  // namespace
+
+Sample RunnerSample(const TaskSample& sample, const TaskPrompt& prompt) {
+  Sample made;
+  made.id = sample.id();
+  made.context = prompt.context;
+  made.question = prompt.question;
+  made.answer = prompt.forced_answer;
+  made.max_new_tokens = sample.max_tokens;
+  made.sampling.temperature = static_cast<float>(sample.temperature);
+  made.sampling.top_p = static_cast<float>(sample.top_p);
+  made.sampling.n = sample.num_answers;
+  made.sampling.seed = sample.seed * 1000003 + static_cast<uint64_t>(sample.index);
+  made.stop.strings = sample.stops;
+  made.sampling.min_tokens = sample.stops.empty() ? 0 : 1;
+  for (const auto& [begin, end] : prompt.evidence) {
+    for (int t = begin; t < end; ++t) made.watched.push_back(t);
+  }
+  return made;
+}
+
+Json TaskRow(const TaskSample& sample, const TaskPrompt& prompt, const SampleOutcome& outcome) {
+  Json row = {{"seed", sample.seed}, {"prompt_tokens", prompt.num_tokens()}};
+  std::vector<Json> outputs, reasons;
+  for (const Completion& completion : outcome.completions) {
+    outputs.emplace_back(completion.text);
+    reasons.emplace_back(FinishName(completion.reason));
+  }
+  const bool is_scored = sample.metric != AnswerMetric::kScript && !outputs.empty();
+  row["score"] = is_scored ? Json(MeanScore(sample, outcome)) : Json();
+  if (!outcome.answer.empty()) AddForcedAnswer(outcome, &row);
+  row["output"] = OneOrList(std::move(outputs));
+  row["finish"] = OneOrList(std::move(reasons));
+  row["expected"] = sample.answers;
+  if (!sample.extra_json.empty()) row.update(Json::parse(sample.extra_json));
+  return row;
+}
+
+Json TaskSummary(const std::string& task, const TextJob& job, const std::vector<Json>& rows,
+                 const std::vector<Json>& dense) {
+  std::vector<double> scores;
+  for (const auto& [sample, score] : BySample(rows, "score")) scores.push_back(score);
+  const MeanInterval score = scores.empty() ? MeanInterval{} : BootstrapMean(scores);
+  Json summary = {{"task", task},
+                  {"setting", job.label},
+                  {"token_budget", job.params.token_budget},
+                  {"predictor", job.predictor.empty() ? Json() : Json(job.predictor)},
+                  {"interval", job.params.prediction_interval},
+                  {"candidates", job.params.candidates},
+                  {"score", scores.empty() ? Json() : Json(score.mean)},
+                  {"score_low", scores.empty() ? Json() : Json(score.low)},
+                  {"score_high", scores.empty() ? Json() : Json(score.high)}};
+  AddComparisonWithDense(rows, dense, &summary);
+  for (const char* column : {"attended_tokens", "mass_recall", "read_bytes", "moved_bytes"}) {
+    summary[column] = MeanOf(rows, column);
+  }
+  // Where answers are forced.
+  for (const char* column :
+       {"token_score", "generated_score", "coverage_mean", "coverage_any", "coverage_mass"}) {
+    if (!rows.empty() && rows[0].contains(column)) summary[column] = MeanOf(rows, column);
+  }
+  summary["samples"] = rows.size();
+  return summary;
+}
+
+}  // namespace tokenbutler
