@@ -93,40 +93,52 @@ class TaskTables {
 
   void AddTo(Report* report) const {
     std::vector<std::string> too_hard;
+    std::vector<const AskedTask*> averaged;
     for (const AskedTask& task : tasks_) {
-      for (const TextJob& job : jobs_) {
-        const std::vector<Json> rows = Rows(task, job);
-        if (!rows.empty()) report->AddRow(TaskSummary(task.name, job, rows, DenseRows(task)));
+      AddRows(task.name, {&task}, report);
+      if (IsTooHard(task)) {
+        too_hard.push_back(task.name);
+      } else {
+        averaged.push_back(&task);
       }
-      if (IsTooHard(task)) too_hard.push_back(task.name);
     }
     report->SetFact("too_hard_for_the_model", too_hard);
-    if (tasks_.size() == 1 || too_hard.size() == tasks_.size()) return;
-    for (const TextJob& job : jobs_) {
-      std::vector<Json> rows, dense;
-      for (const AskedTask& task : tasks_) {
-        if (IsTooHard(task)) continue;
-        for (Json& row : Rows(task, job)) rows.push_back(std::move(row));
-        for (Json& row : DenseRows(task)) dense.push_back(std::move(row));
-      }
-      if (!rows.empty()) report->AddRow(TaskSummary("average", job, rows, dense));
-    }
+    if (tasks_.size() > 1) AddRows("average", averaged, report);
   }
 
  private:
-  std::vector<Json> Rows(const AskedTask& task, const TextJob& job) const {
-    return RowsOf(checkpoint_, task, options_.question, job.Key());
-  }
-  std::vector<Json> DenseRows(const AskedTask& task) const {
+  // Of some tasks together, a row for each setting.
+  void AddRows(const std::string& name, const std::vector<const AskedTask*>& tasks,
+               Report* report) const {
+    const TextJob* dense = FindJob("dense", 0);
     for (const TextJob& job : jobs_) {
-      if (!job.params.sparse()) return Rows(task, job);
+      const ComparedRows rows = {.own = Rows(tasks, &job),
+                                 .dense = Rows(tasks, dense),
+                                 .exact = Rows(tasks, FindJob("exact", job.params.token_budget))};
+      if (!rows.own.empty()) report->AddRow(TaskSummary(name, options_.question, job, rows));
     }
-    return {};
+  }
+  const TextJob* FindJob(const std::string& label, int token_budget) const {
+    for (const TextJob& job : jobs_) {
+      if (job.label == label && job.params.token_budget == token_budget) return &job;
+    }
+    return nullptr;
+  }
+  // None of a job that is not there.
+  std::vector<Json> Rows(const std::vector<const AskedTask*>& tasks, const TextJob* job) const {
+    std::vector<Json> rows;
+    for (const AskedTask* task : tasks) {
+      if (job == nullptr) continue;
+      for (Json& row : RowsOf(checkpoint_, *task, options_.question, job->Key())) {
+        rows.push_back(std::move(row));
+      }
+    }
+    return rows;
   }
   // Whether dense attention was tried and is not good enough.
   bool IsTooHard(const AskedTask& task) const {
     double sum = 0;
-    const std::vector<Json> rows = DenseRows(task);
+    const std::vector<Json> rows = Rows({&task}, FindJob("dense", 0));
     for (const Json& row : rows) {
       if (row["score"].is_null()) return false;
       sum += row["score"].get<double>();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "tools/scoring/bootstrap.h"
@@ -91,28 +92,32 @@ Json MeanOf(const std::vector<Json>& rows, const char* column) {
   return Ratio(sum, static_cast<double>(values.size()));
 }
 
-void AddComparisonWithDense(const std::vector<Json>& rows, const std::vector<Json>& dense,
-                            Json* summary) {
-  std::vector<double> own, others;
-  const std::map<std::string, double> reference = BySample(dense, "score");
+// The scores of the samples that both have; nullopt: there are none.
+std::optional<MeanInterval> Difference(const std::vector<Json>& rows,
+                                       const std::vector<Json>& others) {
+  std::vector<double> own, partners;
+  const std::map<std::string, double> reference = BySample(others, "score");
   for (const auto& [sample, score] : BySample(rows, "score")) {
     const auto pair = reference.find(sample);
     if (pair == reference.end()) continue;
     own.push_back(score);
-    others.push_back(pair->second);
+    partners.push_back(pair->second);
   }
-  Json& s = *summary;
-  const MeanInterval difference = own.empty() ? MeanInterval{} : BootstrapDifference(own, others);
-  s["minus_dense"] = own.empty() ? Json() : Json(difference.mean);
-  s["minus_dense_low"] = own.empty() ? Json() : Json(difference.low);
-  s["minus_dense_high"] = own.empty() ? Json() : Json(difference.high);
-  if (own.empty()) {
-    s["vs_dense"] = Json();
-  } else if (difference.holds(0)) {
-    s["vs_dense"] = "tie";
-  } else {
-    s["vs_dense"] = difference.mean < 0 ? "worse" : "better";
-  }
+  if (own.empty()) return std::nullopt;
+  return BootstrapDifference(own, partners);
+}
+
+Json Verdict(const std::optional<MeanInterval>& difference) {
+  if (!difference) return Json();
+  if (difference->holds(0)) return "tie";
+  return difference->mean < 0 ? "worse" : "better";
+}
+
+void AddInterval(const std::optional<MeanInterval>& interval, const std::string& name,
+                 Json* summary) {
+  (*summary)[name] = interval ? Json(interval->mean) : Json();
+  (*summary)[name + "_low"] = interval ? Json(interval->low) : Json();
+  (*summary)[name + "_high"] = interval ? Json(interval->high) : Json();
 }
 
 }  // namespace
@@ -153,30 +158,33 @@ Json TaskRow(const TaskSample& sample, const TaskPrompt& prompt, const SampleOut
   return row;
 }
 
-Json TaskSummary(const std::string& task, const TextJob& job, const std::vector<Json>& rows,
-                 const std::vector<Json>& dense) {
-  std::vector<double> scores;
-  for (const auto& [sample, score] : BySample(rows, "score")) scores.push_back(score);
-  const MeanInterval score = scores.empty() ? MeanInterval{} : BootstrapMean(scores);
+Json TaskSummary(const std::string& task, QuestionPath question, const TextJob& job,
+                 const ComparedRows& rows) {
   Json summary = {{"task", task},
+                  {"question", std::string(QuestionPathName(question))},
                   {"setting", job.label},
                   {"token_budget", job.params.token_budget},
                   {"predictor", job.predictor.empty() ? Json() : Json(job.predictor)},
                   {"interval", job.params.prediction_interval},
-                  {"candidates", job.params.candidates},
-                  {"score", scores.empty() ? Json() : Json(score.mean)},
-                  {"score_low", scores.empty() ? Json() : Json(score.low)},
-                  {"score_high", scores.empty() ? Json() : Json(score.high)}};
-  AddComparisonWithDense(rows, dense, &summary);
-  for (const char* column : {"attended_tokens", "mass_recall", "read_bytes", "moved_bytes"}) {
-    summary[column] = MeanOf(rows, column);
+                  {"candidates", job.params.candidates}};
+  std::vector<double> scores;
+  for (const auto& [sample, score] : BySample(rows.own, "score")) scores.push_back(score);
+  AddInterval(scores.empty() ? std::nullopt : std::optional(BootstrapMean(scores)), "score",
+              &summary);
+  const std::optional<MeanInterval> minus_dense = Difference(rows.own, rows.dense);
+  AddInterval(minus_dense, "minus_dense", &summary);
+  summary["vs_dense"] = Verdict(minus_dense);
+  summary["vs_exact"] = Verdict(Difference(rows.own, rows.exact));
+  for (const char* column :
+       {"attended_tokens", "mass_recall", "read_bytes", "moved_bytes", "hit_rate"}) {
+    summary[column] = MeanOf(rows.own, column);
   }
   // Where answers are forced.
   for (const char* column :
        {"token_score", "generated_score", "coverage_mean", "coverage_any", "coverage_mass"}) {
-    if (!rows.empty() && rows[0].contains(column)) summary[column] = MeanOf(rows, column);
+    if (rows.own[0].contains(column)) summary[column] = MeanOf(rows.own, column);
   }
-  summary["samples"] = rows.size();
+  summary["samples"] = rows.own.size();
   return summary;
 }
 

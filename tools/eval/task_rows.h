@@ -27,11 +27,17 @@ Sample RunnerSample(const TaskSample& sample, const TaskPrompt& prompt);
 Checkpoint::Json TaskRow(const TaskSample& sample, const TaskPrompt& prompt,
                          const SampleOutcome& outcome);
 
-// A row of the table: a task under a setting, from the rows of its samples. `dense`: rows of the
-// same task under dense attention; scores are compared pairwise on the samples that both have.
-// "tie": the 95 % interval of the difference holds 0.
-Checkpoint::Json TaskSummary(const std::string& task, const TextJob& job,
-                             const std::vector<Checkpoint::Json>& rows,
-                             const std::vector<Checkpoint::Json>& dense);
+// Rows of one task, or of several, under one setting, and those of the same samples under what it
+// is compared with.
+struct ComparedRows {
+  std::vector<Checkpoint::Json> own;    // not empty
+  std::vector<Checkpoint::Json> dense;  // under dense attention
+  std::vector<Checkpoint::Json> exact;  // under `exact` at the same budget
+};
+
+// A row of the table: what a task's samples say together. Comparisons are paired over the samples
+// that both have; null without. "tie": the 95 % interval of the difference holds 0.
+Checkpoint::Json TaskSummary(const std::string& task, QuestionPath question, const TextJob& job,
+                             const ComparedRows& rows);
 
 }  // namespace tokenbutler

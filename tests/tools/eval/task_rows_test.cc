@@ -122,26 +122,36 @@ std::vector<Json> Scores(std::vector<double> scores) {
   return rows;
 }
 
-TEST(TaskSummaryTest, ComparesWithDenseOnTheSameSamples) {
-  const TextJob job = {.label = "exact", .params = {}};
-  const Json worse = TaskSummary("vt", job, Scores({0, 0, 0, 0.5}), Scores({1, 1, 1, 1}));
+Json SummaryOf(const ComparedRows& rows) {
+  return TaskSummary("vt", QuestionPath::kDecoded, {.label = "exact", .params = {}}, rows);
+}
+
+TEST(TaskSummaryTest, ComparesWithDenseAndExactOnTheSameSamples) {
+  const Json worse = SummaryOf({.own = Scores({0, 0, 0, 0.5}),
+                                .dense = Scores({1, 1, 1, 1}),
+                                .exact = Scores({0, 0, 0, 0.5})});
+  EXPECT_EQ(worse["question"], "strict");
   EXPECT_EQ(worse["score"], 0.125);
   EXPECT_EQ(worse["minus_dense"], -0.875);
   EXPECT_EQ(worse["vs_dense"], "worse");
+  EXPECT_EQ(worse["vs_exact"], "tie");
   EXPECT_EQ(worse["attended_tokens"], 1.25);
   EXPECT_EQ(worse["samples"], 4);
-  EXPECT_EQ(TaskSummary("vt", job, Scores({1, 0, 1, 0}), Scores({0, 1, 1, 0}))["vs_dense"], "tie");
+  const Json tie = SummaryOf(
+      {.own = Scores({1, 0, 1, 0}), .dense = Scores({0, 1, 1, 0}), .exact = Scores({0, 0, 0, 0})});
+  EXPECT_EQ(tie["vs_dense"], "tie");
   // The last two samples have no pair.
-  const Json fewer = TaskSummary("vt", job, Scores({1, 1, 0, 0}), Scores({1, 1}));
+  const Json fewer = SummaryOf({.own = Scores({1, 1, 0, 0}), .dense = Scores({1, 1}), .exact = {}});
   EXPECT_EQ(fewer["minus_dense"], 0);
   EXPECT_EQ(fewer["score"], 0.5);
-  EXPECT_TRUE(TaskSummary("vt", job, Scores({1}), {})["vs_dense"].is_null());
+  EXPECT_TRUE(fewer["vs_exact"].is_null());
+  EXPECT_TRUE(SummaryOf({.own = Scores({1}), .dense = {}, .exact = {}})["vs_dense"].is_null());
 }
 
 TEST(TaskSummaryTest, WithoutScoresThereIsNone) {
   std::vector<Json> rows = Scores({0});
   rows[0]["score"] = nullptr;
-  const Json summary = TaskSummary("trec", {.label = "exact", .params = {}}, rows, rows);
+  const Json summary = SummaryOf({.own = rows, .dense = rows, .exact = rows});
   EXPECT_TRUE(summary["score"].is_null());
   EXPECT_TRUE(summary["vs_dense"].is_null());
   EXPECT_EQ(summary["samples"], 1);
