@@ -13,11 +13,12 @@ namespace tokenbutler {
 // Co-reference with invented names (tasks/coref.h).
 struct CorefOptions {
   // Of 300 tokens, as in the paper, half is the least that holds the smallest window (a block of
-  // 128 tokens) and some choice.
+  // 128 tokens) and some choice. Every layer is compared at every step: answers are short.
   TaskOptions task = {
       .eval = {.choice = {.settings = AllSettings(), .sink_tokens = 4, .local_window = 128},
                .budgets = {"1/2"},
-               .context_len = 300}};
+               .context_len = 300,
+               .probe_rate = 1000}};
   int num_samples = 100;
 };
 absl::StatusOr<Report> RunCoref(const CorefOptions& options, ComputePool& pool);
