@@ -125,7 +125,7 @@ absl::Status CheckPrefix(const GenerationRequest& request, const AdmissionLimits
         "are sampled",
         prompt.size(), cached);
   }
-  if (static_cast<size_t>(cached + request.decoded_prompt_tokens) > prompt.size()) {
+  if (cached + request.decoded_prompt_tokens > static_cast<int>(prompt.size())) {
     return InvalidArgumentError(
         "the prompt has {} tokens, {} of them in the KV cache: decoded_prompt_tokens is {}, must "
         "be "

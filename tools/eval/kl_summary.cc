@@ -1,86 +1,49 @@
 #include "tools/eval/kl_summary.h"
 
+#include <algorithm>
 #include <cmath>
-#include <string>
 
-#include "tools/scoring/bootstrap.h"
+#include "tools/eval/row_columns.h"
 
 namespace tokenbutler {
 namespace {
 
 using Json = Checkpoint::Json;
 
-// The values of one column; rows without it are passed over.
-std::vector<double> Column(const std::vector<Json>& rows, const std::string& name) {
-  std::vector<double> values;
-  for (const Json& row : rows) {
-    if (row.contains(name) && !row[name].is_null()) values.push_back(row[name].get<double>());
-  }
-  return values;
-}
-
-Json MeanOf(const std::vector<Json>& rows, const std::string& name) {
-  const std::vector<double> values = Column(rows, name);
-  double sum = 0;
-  for (const double value : values) sum += value;
-  return values.empty() ? Json() : Json(sum / static_cast<double>(values.size()));
-}
-
-std::string Verdict(const MeanInterval& difference, const char* less, const char* more) {
-  if (difference.holds(0)) return "tie";
-  return difference.mean < 0 ? less : more;
-}
-
-// Mean KL of the rows and of `exact` on the same texts, in the same order.
-struct Pairs {
-  std::vector<double> own, exact;
-};
-
-Pairs PairsWithExact(const Checkpoint& checkpoint, const std::vector<Json>& rows) {
-  Pairs pairs;
-  for (const Json& row : rows) {
-    const Json* exact = checkpoint.Find({{"document", row["document"]},
-                                         {"fingerprint", row["fingerprint"]},
-                                         {"setting", "exact"},
-                                         {"token_budget", row["token_budget"]}});
-    if (exact == nullptr) continue;
-    pairs.own.push_back(row["mean_kl"].get<double>());
-    pairs.exact.push_back((*exact)["mean_kl"].get<double>());
-  }
-  return pairs;
-}
-
 void AddComparisonWithExact(const Checkpoint& checkpoint, const std::vector<Json>& rows,
                             Json* summary) {
-  const Pairs pairs = PairsWithExact(checkpoint, rows);
-  double exact_sum = 0;
-  for (const double kl : pairs.exact) exact_sum += kl;
-  const bool is_comparable = exact_sum > 0;
+  // Those with the same budget.
+  const PairedColumn pairs = PairUp(checkpoint, rows, {"document", "fingerprint", "token_budget"},
+                                    {{"setting", "exact"}}, "mean_kl");
+  const bool is_comparable =
+      !pairs.partners.empty() &&
+      std::all_of(pairs.partners.begin(), pairs.partners.end(), [](double kl) { return kl > 0; });
   const MeanInterval ratio =
-      is_comparable ? BootstrapRatio(pairs.own, pairs.exact) : MeanInterval{};
+      is_comparable ? BootstrapRatio(pairs.own, pairs.partners) : MeanInterval{};
   Json& s = *summary;
   s["over_exact"] = is_comparable ? Json(ratio.mean) : Json();
   s["over_exact_low"] = is_comparable ? Json(ratio.low) : Json();
   s["over_exact_high"] = is_comparable ? Json(ratio.high) : Json();
   s["vs_exact"] =
-      is_comparable ? Json(Verdict(BootstrapDifference(pairs.own, pairs.exact), "better", "worse"))
-                    : Json();
+      is_comparable
+          ? Json(Verdict(BootstrapDifference(pairs.own, pairs.partners), /*less_is_better=*/true))
+          : Json();
 }
 
 void AddComparisonWithDense(const std::vector<Json>& rows, Json* summary) {
-  const MeanInterval nll = BootstrapDifference(Column(rows, "nll"), Column(rows, "dense_nll"));
+  const MeanInterval nll = BootstrapDifference(ColumnOf(rows, "nll"), ColumnOf(rows, "dense_nll"));
   Json& s = *summary;
   s["perplexity_ratio"] = std::exp(nll.mean);
   s["perplexity_low"] = std::exp(nll.low);
   s["perplexity_high"] = std::exp(nll.high);
-  s["vs_dense"] = Verdict(nll, "better", "worse");
+  s["vs_dense"] = Verdict(nll, /*less_is_better=*/true);
 }
 
 }  // namespace
 
 Json KlSummary(const Checkpoint& checkpoint, const TextJob& job, const std::vector<Json>& rows) {
-  const MeanInterval kl = BootstrapMean(Column(rows, "mean_kl"));
-  const MeanInterval top = BootstrapMean(Column(rows, "same_top"));
+  const MeanInterval kl = BootstrapMean(ColumnOf(rows, "mean_kl"));
+  const MeanInterval top = BootstrapMean(ColumnOf(rows, "same_top"));
   Json summary = {{"setting", job.label},
                   {"token_budget", job.params.token_budget},
                   {"predictor", job.predictor.empty() ? Json() : Json(job.predictor)},

@@ -1,0 +1,277 @@
+#!/usr/bin/env python3
+"""Draws what tokenbutler-eval measured, and writes its tables into a page.
+
+  plot.py --kl kl-*.json --tasks ruler-*.json --images docs/images --page docs/quality.md
+
+Tables go between the page's markers `<!-- measured: NAME -->` and `<!-- end -->`, NAME being kl, or a task's name (coref,
+ruler, longbench, aime: what `evaluation` says in its result). Images: for each result of kl, divergence against budget,
+prediction interval and bytes moved, and what each layer and KV head of some settings attends to; for each result of a task,
+its score against the same. Needs matplotlib (bench/requirements.txt) unless --images is left out.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import sys
+
+KL_CAPTION = (
+    "*What this does not show: whether a task is still solved. The divergence is a mean over the last tokens of running text, "
+    "most of which need nothing from far away; a setting may pass here and lose the one token that a question is about.*")
+TASK_CAPTION = (
+    "*What this does not show: other tasks, other models, and differences that n samples cannot tell: those whose interval "
+    "holds 0 are ties.*")
+# Options that are varied along an axis: a line of a plot is what is left of a setting's name without them.
+VARIED = {"token_budget": (), "interval": ("interval", "candidates", "scan"), "moved_bytes": ("interval", "candidates", "scan", "neighbours")}
+
+
+def load(paths):
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
+def short_name(result):
+    """smollm2-135m-instruct of SmolLM2-135M-Instruct.Q4_1.gguf."""
+    return re.sub(r"(\.Q\w+)?\.gguf$", "", result["model"]).lower()
+
+
+def size_name(tokens):
+    return f"{tokens // 1024}K" if tokens % 1024 == 0 else str(tokens)
+
+
+def file_name(result):
+    return f"{result['evaluation']}-{short_name(result)}-{size_name(result['context_len']).lower()}"
+
+
+def machine_line(result):
+    facts = [result["cpu"], f"{result['threads']} threads", result["kernel_target"], result["dtype"]]
+    if "date" in result:
+        facts.insert(0, result["date"])
+    facts.append(f"version {result['version']}" + (f", commit {result['commit']}" if "commit" in result else ""))
+    return ", ".join(facts)
+
+
+def markdown_table(header, rows):
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def number(value, digits):
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def between(low, high, digits):
+    return "-" if low is None else f"{low:.{digits}f} to {high:.{digits}f}"
+
+
+def kilobytes(value):
+    return "-" if value is None else f"{value / 1e3:.0f}"
+
+
+def setting_name(row):
+    """With the predictor's file, when there is one, without its digest."""
+    predictor = row.get("predictor")
+    return f"{row['setting']} ({predictor.split('@')[0]})" if predictor else row["setting"]
+
+
+def kl_table(result):
+    rows = []
+    for row in sorted(result["rows"], key=lambda row: (row["token_budget"], row["mean_kl"])):
+        verdict = {"tie": "tie", None: ""}.get(row["vs_exact"], row["vs_exact"])
+        rows.append([
+            str(row["token_budget"]), setting_name(row), number(row["mean_kl"], 4), between(row["kl_low"], row["kl_high"], 4),
+            "-" if row["over_exact"] is None else
+            f"{row['over_exact']:.2f} ({between(row['over_exact_low'], row['over_exact_high'], 2)})", verdict,
+            f"{100 * row['same_top']:.1f} %", f"{row['perplexity_ratio']:.4f}", row["vs_dense"],
+            number(row["mass_recall"], 3), number(row["overlap"], 3), number(row["attended_tokens"], 0),
+            kilobytes(row["read_bytes"]), kilobytes(row["moved_bytes"]), str(row["documents"])])
+    text = (f"**{short_name(result)}, {size_name(result['context_len'])}** ({machine_line(result)}): the last {result['scored_tokens']} of "
+            f"{result['context_len']} tokens of each text, sink {result['sink_tokens']}, local window {result['local_window']}. "
+            f"Intervals: {result['intervals']}.\n\n")
+    return text + markdown_table(
+        ["budget", "setting", "KL to dense", "95 %", "/ exact (95 %)", "against exact", "same top token", "perplexity / dense", "against dense",
+         "mass recalled", "overlap with exact", "attended", "KB read", "KB moved", "texts"], rows) + "\n\n" + KL_CAPTION
+
+
+# Beside a task's score, where answers are forced.
+FORCED_COLUMNS = {"token_score": "per token", "generated_score": "generated", "coverage_mean": "evidence, mean head",
+                  "coverage_any": "evidence, any head", "coverage_mass": "evidence, by mass"}
+
+
+def percent(value):
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+def task_table(result):
+    forced = {column: title for column, title in FORCED_COLUMNS.items() if any(column in row for row in result["rows"])}
+    rows = []
+    for row in result["rows"]:
+        difference, low, high = (row[name] for name in ("minus_dense", "minus_dense_low", "minus_dense_high"))
+        score = "-" if row["score"] is None else f"{percent(row['score'])} ({between(100 * row['score_low'], 100 * row['score_high'], 1)})"
+        rows.append([row["task"], str(row["token_budget"] or "-"), setting_name(row), score,
+                     "-" if difference is None else f"{100 * difference:+.1f} ({between(100 * low, 100 * high, 1)})",
+                     row["vs_dense"] or "-", *(percent(row.get(column)) for column in forced), number(row["attended_tokens"], 0),
+                     kilobytes(row["read_bytes"]), kilobytes(row["moved_bytes"]), str(row["samples"])])
+    text = (f"**{short_name(result)}, {size_name(result['context_len'])}, {result['question']}** ({machine_line(result)}), sink "
+            f"{result['sink_tokens']}, local window {result['local_window']}, seed {result['seed']}. Intervals: {result['intervals']}.")
+    if result["too_hard_for_the_model"]:
+        text += (f" Dense attention scores less than {100 * result['min_dense_score']:.0f} in {', '.join(result['too_hard_for_the_model'])}: "
+                 "left out of averages.")
+    return text + "\n\n" + markdown_table(
+        ["task", "budget", "setting", "score (95 %)", "minus dense (95 %)", "against dense", *forced.values(), "attended", "KB read",
+         "KB moved", "n"], rows) + "\n\n" + TASK_CAPTION
+
+
+def without_options(setting, options):
+    name, _, assignments = setting.partition(":")
+    kept = [assignment for assignment in assignments.split(",") if assignment and assignment.split("=")[0] not in options]
+    return f"{name}:{','.join(kept)}" if kept else name
+
+
+def lines_of(rows, axis):
+    """{name: rows in the order of `axis`}, of settings and budgets where something is varied along it."""
+    lines = {}
+    for row in rows:
+        if row.get(axis) is None or row["setting"] == "dense":
+            continue
+        name = without_options(setting_name(row), VARIED[axis])
+        if axis != "token_budget":
+            name += f" ({row['token_budget']})"
+        lines.setdefault(name, []).append(row)
+    lines = {name: sorted(rows, key=lambda row: row[axis]) for name, rows in lines.items()}
+    if axis == "moved_bytes":
+        return lines
+    return {name: rows for name, rows in lines.items() if len({row[axis] for row in rows}) > 1}
+
+
+AXES = {"token_budget": "token budget", "interval": "prediction interval", "moved_bytes": "bytes moved to the device tier a token"}
+
+
+def draw_lines(pyplot, result, rows, value, low, high, label, path):
+    """One plot for each axis along which something is varied; None when there is none."""
+    axes_with_lines = {axis: lines_of(rows, axis) for axis in AXES}
+    axes_with_lines = {axis: lines for axis, lines in axes_with_lines.items() if lines}
+    if not axes_with_lines:
+        return None
+    figure, axes = pyplot.subplots(1, len(axes_with_lines), figsize=(6.5 * len(axes_with_lines), 5), squeeze=False)
+    names = sorted({name.split(":")[0].split(" ")[0] for lines in axes_with_lines.values() for name in lines})
+    colours = {name: f"C{i % 10}" for i, name in enumerate(names)}
+    for axis, (column, lines) in zip(axes[0], axes_with_lines.items()):
+        styles = {}
+        for name, line in sorted(lines.items()):
+            policy = name.split(":")[0].split(" ")[0]
+            style = ["-o", "--s", ":^", "-.v"][styles.setdefault(policy, 0) % 4]
+            styles[policy] += 1
+            values = [row[value] for row in line]
+            error = [[max(0, row[value] - row[low]) for row in line], [max(0, row[high] - row[value]) for row in line]]
+            axis.errorbar([row[column] for row in line], values, yerr=error, fmt=style, color=colours[policy], capsize=2,
+                          markersize=4, linewidth=1, label=name)
+        dense = [row for row in rows if row["setting"] == "dense"]
+        if dense and value == "score":
+            axis.axhline(dense[0][value], color="k", linewidth=1, label="dense")
+        axis.set(xscale="log", xlabel=AXES[column], ylabel=label)
+        if value == "mean_kl":
+            axis.set_yscale("log")
+        ticks = sorted({row[column] for line in lines.values() for row in line})
+        if column != "moved_bytes":
+            axis.set_xticks(ticks, [str(tick) for tick in ticks])
+            axis.minorticks_off()
+        axis.grid(True, alpha=0.3)
+        axis.legend(fontsize=6)
+    figure.suptitle(f"{short_name(result)}, {size_name(result['context_len'])}")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+    return path
+
+
+def draw_heads(pyplot, result, settings, path):
+    """What each layer and KV head attends to: the mass that it recalls, and its overlap with exact."""
+    shown = [heads for heads in result.get("heads", []) if heads["setting"] in settings and any(heads["count"])]
+    budget = max((heads["token_budget"] for heads in shown), default=None)
+    shown = [heads for heads in shown if heads["token_budget"] == budget]
+    if not shown:
+        return None
+    layers, kv_heads = result["num_layers"], result["num_kv_heads"]
+    figure, axes = pyplot.subplots(2, len(shown), figsize=(2.2 * len(shown) + 1.5, 9), squeeze=False)
+    for column, heads in enumerate(shown):
+        for row, (name, title) in enumerate((("mass", "mass recalled"), ("overlap", "overlap with exact"))):
+            values = [float("nan") if value is None else value for value in heads[name]]
+            grid = [values[layer * kv_heads:(layer + 1) * kv_heads] for layer in range(layers)]
+            image = axes[row][column].imshow(grid, vmin=0, vmax=1, aspect="auto", interpolation="nearest", cmap="viridis")
+            axes[row][column].set_title(f"{setting_name(heads)}\n{title}", fontsize=7)
+            axes[row][column].set_xlabel("KV head", fontsize=7)
+            axes[row][column].set_ylabel("layer", fontsize=7)
+            axes[row][column].set_xticks(range(kv_heads))
+    figure.suptitle(f"{short_name(result)}, {size_name(result['context_len'])}, budget {budget}", fontsize=9)
+    figure.tight_layout()
+    figure.colorbar(image, ax=axes, shrink=0.5)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+    return path
+
+
+def draw(result, head_settings, folder):
+    """The images of one result: [(title, path)]."""
+    import matplotlib  # pylint: disable=import-outside-toplevel
+    matplotlib.use("Agg")
+    from matplotlib import pyplot  # pylint: disable=import-outside-toplevel
+    folder.mkdir(parents=True, exist_ok=True)
+    base = folder / file_name(result)
+    if result["evaluation"] == "kl":
+        images = [("Divergence", draw_lines(pyplot, result, result["rows"], "mean_kl", "kl_low", "kl_high",
+                                            "mean KL to dense, nats", base.with_name(f"{base.name}.png"))),
+                  ("Layers and heads", draw_heads(pyplot, result, head_settings, base.with_name(f"{base.name}-heads.png")))]
+    else:
+        images = []
+        for task in dict.fromkeys(row["task"] for row in result["rows"]):
+            rows = [row for row in result["rows"] if row["task"] == task and row["score"] is not None]
+            name = re.sub(r"\W+", "-", f"{base.name}-{result['question']}-{task}") + ".png"
+            images.append((f"{task}, {result['question']}", draw_lines(
+                pyplot, result, rows, "score", "score_low", "score_high", f"score: {task}", base.with_name(name))))
+    return [(title, path) for title, path in images if path is not None]
+
+
+def replace_between_markers(page, name, text):
+    pattern = re.compile(rf"(<!-- measured: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+    changed, count = pattern.subn(lambda match: match[1] + text + "\n" + match[2], page)
+    if count != 1:
+        raise SystemExit(f"the page has {count} places '<!-- measured: {name} --> ... <!-- end -->', must have 1")
+    return changed
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kl", type=pathlib.Path, nargs="*", default=[], help="results of tokenbutler-eval kl")
+    parser.add_argument("--tasks", type=pathlib.Path, nargs="*", default=[], help="results of its other subcommands")
+    parser.add_argument("--images", type=pathlib.Path, help="folder for the images (default: none are drawn)")
+    parser.add_argument("--page", type=pathlib.Path, help="Markdown page that gets the tables (default: printed)")
+    parser.add_argument("--head-settings", nargs="*", default=["exact", "sketch", "tokenbutler", "pca", "quest", "streaming_llm"],
+                        help="settings whose layers and heads are drawn, at the largest budget")
+    options = parser.parse_args()
+    if not options.kl and not options.tasks:
+        parser.error("there are no results: give --kl or --tasks")
+    return options
+
+
+def main():
+    options = parse_options()
+    sections = {}
+    for result in load(options.kl + options.tasks):
+        table = kl_table(result) if result["evaluation"] == "kl" else task_table(result)
+        images = draw(result, options.head_settings, options.images) if options.images else []
+        if options.page:
+            folder = os.path.relpath(options.images, options.page.parent) if options.images else ""
+            table += "".join(f"\n\n![{title}]({folder}/{path.name})" for title, path in images)
+        sections.setdefault(result["evaluation"], []).append(table)
+    if not options.page:
+        print("\n\n".join(table for tables in sections.values() for table in tables))
+        return
+    page = options.page.read_text(encoding="utf-8")
+    for name, tables in sections.items():
+        page = replace_between_markers(page, name, "\n\n".join(tables))
+    options.page.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
