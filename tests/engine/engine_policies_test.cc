@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -18,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "offload/block_pool.h"
 #include "tests/testing/loaded_runner.h"
+#include "tests/testing/model_cache.h"
 #include "tests/testing/recording_sink.h"
 
 namespace tokenbutler {
@@ -54,14 +54,6 @@ struct ModelCase {
   int token_budget;
   int new_tokens;
 };
-
-std::string InCache(const std::string& file) {
-  const char* cache = std::getenv("TOKENBUTLER_CACHE");
-  const char* home = std::getenv("HOME");
-  return (cache != nullptr ? std::string(cache)
-                           : std::string(home != nullptr ? home : "") + "/.cache/tokenbutler") +
-         "/models/" + file;
-}
 
 class EnginePoliciesTest : public ::testing::TestWithParam<ModelCase> {
  protected:
@@ -420,7 +412,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(ModelCase{"Tiny",
                                 std::string(TOKENBUTLER_TEST_DATA) + "/tiny_models/qwen2-yarn", "",
                                 150, 48, 20},
-                      ModelCase{"SmolLm2", InCache("SmolLM2-135M-Instruct.Q4_1.gguf"),
+                      ModelCase{"SmolLm2", CachedModelPath("SmolLM2-135M-Instruct.Q4_1.gguf"),
                                 "run scripts/setup", 150, 72, 8}),
     [](const auto& info) { return info.param.name; });
 

@@ -1,6 +1,5 @@
 // The KV cache in each of its types, through the whole model.
 #include <memory>
-#include <string>
 #include <tuple>
 #include <vector>
 
@@ -9,46 +8,14 @@
 #include "engine/selection/attention_params.h"
 #include "gtest/gtest.h"
 #include "tests/engine/predictor/tiny_predictor.h"
-#include "tests/testing/loaded_runner.h"
+#include "tests/testing/tiny_conversation.h"
 
 namespace tokenbutler {
 namespace {
 
 std::unique_ptr<LoadedRunner> LoadTiny(LoadedRunner::Options options) {
-  const std::string path = std::string(TOKENBUTLER_TEST_DATA) + "/tiny_models/qwen2-yarn";
   options.num_blocks = 1024;
-  auto loaded = LoadedRunner::Load(path, options);
-  EXPECT_TRUE(loaded.ok()) << loaded.status();
-  return loaded.ok() ? *std::move(loaded) : nullptr;
-}
-
-// Token ids without a pattern; the tiny models have 96.
-std::vector<int32_t> Tokens(int count, uint32_t seed) {
-  std::vector<int32_t> ids;
-  uint32_t state = seed * 2654435761u + 1;
-  for (int i = 0; i < count; ++i) {
-    state = state * 1664525u + 1013904223u;
-    ids.push_back(static_cast<int32_t>((state >> 16) % 96));
-  }
-  return ids;
-}
-
-// Prefill, decode, prefill again, decode: as a conversation goes.
-std::vector<float> Converse(LoadedRunner& model, const AttentionParams& attention, int chunk = 16,
-                            OffloadCounters* counters = nullptr) {
-  BlockTable sequence = model.NewSequence(200, attention);
-  const std::unique_ptr<SequenceState> state = model.NewState(attention);
-  std::vector<float> logits;
-  uint32_t seed = 1;
-  for (const int count : {61, 40, 30, 40}) {
-    const std::vector<int32_t> tokens = Tokens(count, seed++);
-    const std::vector<float> more = seed % 2 == 0
-                                        ? model.Prefill(sequence, tokens, chunk, state.get())
-                                        : model.Decode(sequence, tokens, state.get());
-    logits.insert(logits.end(), more.begin(), more.end());
-  }
-  if (counters != nullptr) *counters = state->stats().offload;
-  return logits;
+  return LoadTiny("qwen2-yarn", options);
 }
 
 AttentionParams Params(AttentionPolicy policy, int token_budget) {
@@ -155,7 +122,8 @@ TEST(KvDTypeTest, EveryPairOfTypesRuns) {
 
 TEST(KvDTypeTest, ForksShareTheScalesOfTheirPrompt) {
   auto model = LoadTiny({.kv_dtype = DType::kI8});
-  const std::vector<int32_t> tokens = Tokens(20, 6), next = Tokens(8, 7), other = Tokens(8, 8);
+  const std::vector<int32_t> tokens = TinyTokens(20, 6), next = TinyTokens(8, 7),
+                             other = TinyTokens(8, 8);
   BlockTable original = model->NewSequence(32);
   model->Prefill(original, tokens, 512);
   BlockTable fork = original;

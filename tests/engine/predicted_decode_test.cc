@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/predictor/tiny_predictor.h"
-#include "tests/testing/loaded_runner.h"
+#include "tests/testing/tiny_conversation.h"
 
 namespace tokenbutler {
 namespace {
@@ -16,17 +16,6 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int kBudget = 60;
-
-// Token ids without a pattern; the tiny models have 96.
-std::vector<int32_t> Tokens(int count, uint32_t seed) {
-  std::vector<int32_t> ids;
-  uint32_t state = seed * 2654435761u + 1;
-  for (int i = 0; i < count; ++i) {
-    state = state * 1664525u + 1013904223u;
-    ids.push_back(static_cast<int32_t>((state >> 16) % 96));
-  }
-  return ids;
-}
 
 absl::StatusOr<std::unique_ptr<LoadedRunner>> LoadWith(std::shared_ptr<const Predictor> predictor,
                                                        DType dtype = DType::kF32) {
@@ -36,8 +25,7 @@ absl::StatusOr<std::unique_ptr<LoadedRunner>> LoadWith(std::shared_ptr<const Pre
   } else {
     options.runner.predictor = std::move(predictor);
   }
-  return LoadedRunner::Load(std::string(TOKENBUTLER_TEST_DATA) + "/tiny_models/qwen2-yarn",
-                            options);
+  return LoadedRunner::Load(TinyModelPath("qwen2-yarn"), options);
 }
 
 ModelFingerprint TinyFingerprint() {
@@ -78,22 +66,6 @@ class PredictedDecodeTest : public ::testing::TestWithParam<Case> {
     params.keys = GetParam().keys;
     return params;
   }
-  // Prefill, decode, prefill again, decode: as a conversation goes.
-  static std::vector<float> Converse(LoadedRunner& model, const AttentionParams& attention,
-                                     int chunk) {
-    BlockTable sequence = model.NewSequence(200, attention);
-    const std::unique_ptr<SequenceState> state = model.NewState(attention);
-    std::vector<float> logits;
-    uint32_t seed = 1;
-    for (const int count : {61, 40, 30, 40}) {
-      const std::vector<int32_t> tokens = Tokens(count, seed++);
-      const std::vector<float> more = seed % 2 == 0
-                                          ? model.Prefill(sequence, tokens, chunk, state.get())
-                                          : model.Decode(sequence, tokens, state.get());
-      logits.insert(logits.end(), more.begin(), more.end());
-    }
-    return logits;
-  }
 };
 
 TEST_P(PredictedDecodeTest, ABudgetForAllTokensGivesTheDenseLogits) {
@@ -108,12 +80,12 @@ TEST_P(PredictedDecodeTest, ASmallBudgetIsKeptAtEveryStep) {
   const AttentionParams params = Params(kBudget);
   BlockTable sequence = model->NewSequence(200, params);
   const std::unique_ptr<SequenceState> state = model->NewState(params);
-  model->Prefill(sequence, Tokens(100, 1), 32, state.get());
+  model->Prefill(sequence, TinyTokens(100, 1), 32, state.get());
   // Layer 0 stays dense where nothing can choose for it.
   const bool first_is_dense = GetParam().kind == PredictorKind::kTokenButler &&
                               !GetParam().has_late && !GetParam().keys.has_value();
   int context_len = 100;
-  for (const int32_t token : Tokens(60, 2)) {
+  for (const int32_t token : TinyTokens(60, 2)) {
     ++context_len;
     const AttentionStats before = state->stats();
     model->Decode(sequence, {&token, 1}, state.get());
@@ -137,11 +109,11 @@ TEST_P(PredictedDecodeTest, TheResultDoesNotDependOnTheChunksOfThePrefill) {
 TEST_P(PredictedDecodeTest, AForkGivesWhatTheWholeGives) {
   auto model = *LoadWith(File());
   const AttentionParams params = Params(kBudget);
-  const std::vector<int32_t> first = Tokens(90, 3), second = Tokens(30, 4);
+  const std::vector<int32_t> first = TinyTokens(90, 3), second = TinyTokens(30, 4);
   BlockTable sequence = model->NewSequence(200, params);
   const std::unique_ptr<SequenceState> state = model->NewState(params);
   model->Prefill(sequence, first, 32, state.get());
-  model->Decode(sequence, Tokens(10, 5), state.get());
+  model->Decode(sequence, TinyTokens(10, 5), state.get());
   BlockTable copy = model->NewSequence(200, params);
   for (size_t b = 0; b < sequence.blocks.size(); ++b) {
     model->runner().CopyBlock(sequence.blocks[b], copy.blocks[b]);
@@ -254,8 +226,8 @@ TEST(PredictedPoliciesTest, LateDecisionsMendEarlyOnes) {
     params.candidates = candidates;
     BlockTable sequence = model->NewSequence(200, params);
     const std::unique_ptr<SequenceState> state = model->NewState(params);
-    model->Prefill(sequence, Tokens(120, 1), 32, state.get());
-    return model->Decode(sequence, Tokens(20, 2), state.get());
+    model->Prefill(sequence, TinyTokens(120, 1), 32, state.get());
+    return model->Decode(sequence, TinyTokens(20, 2), state.get());
   };
   const std::vector<float> real = run(QuerySource::kReal, 0);
   const double early = MaxAbsDifference(run(QuerySource::kLookahead, 0), real);

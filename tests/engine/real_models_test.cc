@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -14,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/loaded_runner.h"
+#include "tests/testing/model_cache.h"
 
 namespace tokenbutler {
 namespace {
@@ -55,18 +55,10 @@ Golden ReadGolden(const std::string& name) {
   return golden;
 }
 
-std::string ModelPath(const std::string& file) {
-  const char* cache = std::getenv("TOKENBUTLER_CACHE");
-  const char* home = std::getenv("HOME");
-  const std::string folder =
-      cache != nullptr ? cache : std::string(home != nullptr ? home : "") + "/.cache/tokenbutler";
-  return folder + "/models/" + file;
-}
-
 class RealModelsTest : public ::testing::TestWithParam<RealModel> {
  protected:
   void SetUp() override {
-    const std::string path = ModelPath(GetParam().file);
+    const std::string path = CachedModelPath(GetParam().file);
     if (!std::filesystem::exists(path)) {
       GTEST_SKIP() << path << " is not there: " << GetParam().how_to_get_it << ".";
     }
@@ -74,8 +66,8 @@ class RealModelsTest : public ::testing::TestWithParam<RealModel> {
   }
 
   std::unique_ptr<LoadedRunner> Load(DType dtype) {
-    auto loaded =
-        LoadedRunner::Load(ModelPath(GetParam().file), {.compute_dtype = dtype, .block_size = 128});
+    auto loaded = LoadedRunner::Load(CachedModelPath(GetParam().file),
+                                     {.compute_dtype = dtype, .block_size = 128});
     EXPECT_TRUE(loaded.ok()) << loaded.status();
     return loaded.ok() ? *std::move(loaded) : nullptr;
   }

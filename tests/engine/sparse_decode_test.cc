@@ -6,28 +6,10 @@
 #include "engine/selection/attention_params.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/testing/loaded_runner.h"
+#include "tests/testing/tiny_conversation.h"
 
 namespace tokenbutler {
 namespace {
-
-std::unique_ptr<LoadedRunner> LoadTiny(const std::string& name, LoadedRunner::Options options) {
-  auto loaded =
-      LoadedRunner::Load(std::string(TOKENBUTLER_TEST_DATA) + "/tiny_models/" + name, options);
-  EXPECT_TRUE(loaded.ok()) << loaded.status();
-  return loaded.ok() ? *std::move(loaded) : nullptr;
-}
-
-// Token ids without a pattern; the tiny models have 96.
-std::vector<int32_t> Tokens(int count, uint32_t seed) {
-  std::vector<int32_t> ids;
-  uint32_t state = seed * 2654435761u + 1;
-  for (int i = 0; i < count; ++i) {
-    state = state * 1664525u + 1013904223u;
-    ids.push_back(static_cast<int32_t>((state >> 16) % 96));
-  }
-  return ids;
-}
 
 struct Case {
   AttentionPolicy policy;
@@ -49,22 +31,6 @@ class SparseDecodeTest : public ::testing::TestWithParam<Case> {
   }
 };
 
-// Prefill, decode, prefill again, decode: as a conversation goes.
-std::vector<float> Converse(LoadedRunner& model, const AttentionParams& attention, int chunk) {
-  BlockTable sequence = model.NewSequence(200, attention);
-  const std::unique_ptr<SequenceState> state = model.NewState(attention);
-  std::vector<float> logits;
-  uint32_t seed = 1;
-  for (const int count : {61, 40, 30, 40}) {
-    const std::vector<int32_t> tokens = Tokens(count, seed++);
-    const std::vector<float> more = seed % 2 == 0
-                                        ? model.Prefill(sequence, tokens, chunk, state.get())
-                                        : model.Decode(sequence, tokens, state.get());
-    logits.insert(logits.end(), more.begin(), more.end());
-  }
-  return logits;
-}
-
 TEST_P(SparseDecodeTest, ABudgetForAllTokensGivesTheDenseLogits) {
   // h2o gathers all tokens, for their weights: the same bits as dense attention in blocks of 64.
   const int block_size = GetParam().policy == AttentionPolicy::kH2o ? 64 : 16;
@@ -78,8 +44,8 @@ TEST_P(SparseDecodeTest, ASmallBudgetIsKeptAtEveryStep) {
   const AttentionParams params = Params(50);
   BlockTable sequence = model->NewSequence(200, params);
   const std::unique_ptr<SequenceState> state = model->NewState(params);
-  model->Prefill(sequence, Tokens(100, 1), 32, state.get());
-  for (const int32_t token : Tokens(60, 2)) {
+  model->Prefill(sequence, TinyTokens(100, 1), 32, state.get());
+  for (const int32_t token : TinyTokens(60, 2)) {
     const AttentionStats before = state->stats();
     model->Decode(sequence, {&token, 1}, state.get());
     const AttentionStats after = state->stats();
@@ -107,14 +73,14 @@ TEST_P(SparseDecodeTest, AdoptedRowsDecodeLikeOnesOfAnOwnPrefill) {
   const AttentionParams params = Params(50);
   BlockTable own = model->NewSequence(200, params);
   const std::unique_ptr<SequenceState> own_state = model->NewState(params);
-  model->Prefill(own, Tokens(100, 1), 512, own_state.get());
+  model->Prefill(own, TinyTokens(100, 1), 512, own_state.get());
 
   BlockTable adopted = model->NewSequence(200, params);
-  model->Prefill(adopted, Tokens(100, 1), 512);  // dense, no state
+  model->Prefill(adopted, TinyTokens(100, 1), 512);  // dense, no state
   const std::unique_ptr<SequenceState> adopted_state = model->NewState(params);
   ASSERT_TRUE(model->runner().AdoptRows(adopted, {}, adopted_state.get()).ok());
-  EXPECT_EQ(model->Decode(adopted, Tokens(60, 2), adopted_state.get()),
-            model->Decode(own, Tokens(60, 2), own_state.get()));
+  EXPECT_EQ(model->Decode(adopted, TinyTokens(60, 2), adopted_state.get()),
+            model->Decode(own, TinyTokens(60, 2), own_state.get()));
 }
 
 // xkv attends to all tokens, by rows of its own making once the budget does not hold them.
@@ -131,8 +97,8 @@ TEST(LowRankDecodeTest, StandsInForAllTokens) {
 
   BlockTable sequence = model->NewSequence(200, params);
   const std::unique_ptr<SequenceState> state = model->NewState(params);
-  model->Prefill(sequence, Tokens(100, 1), 32, state.get());
-  model->Decode(sequence, Tokens(20, 2), state.get());
+  model->Prefill(sequence, TinyTokens(100, 1), 32, state.get());
+  model->Decode(sequence, TinyTokens(20, 2), state.get());
   const AttentionStats stats = state->stats();
   EXPECT_EQ(stats.attended_tokens, stats.context_tokens);
   EXPECT_EQ(stats.fallbacks.short_context, 0);

@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "engine/selection/attention_params.h"
 #include "gtest/gtest.h"
-#include "tests/testing/loaded_runner.h"
+#include "tests/testing/tiny_conversation.h"
 
 namespace tokenbutler {
 namespace {
@@ -20,10 +20,7 @@ constexpr int64_t kDeviceBytes = int64_t{16} << 20;
 
 std::unique_ptr<LoadedRunner> LoadTiny(LoadedRunner::Options options) {
   options.num_blocks = 512;
-  auto loaded =
-      LoadedRunner::Load(std::string(TOKENBUTLER_TEST_DATA) + "/tiny_models/qwen2-yarn", options);
-  EXPECT_TRUE(loaded.ok()) << loaded.status();
-  return loaded.ok() ? *std::move(loaded) : nullptr;
+  return LoadTiny("qwen2-yarn", options);
 }
 
 // Workers that take their time, each transfer another.
@@ -35,34 +32,6 @@ KvStore::StagedOptions SlowDevice() {
     absl::SleepFor(absl::Microseconds((x >> 16) % 60));
   };
   return staged;
-}
-
-// Token ids without a pattern; the tiny models have 96.
-std::vector<int32_t> Tokens(int count, uint32_t seed) {
-  std::vector<int32_t> ids;
-  uint32_t state = seed * 2654435761u + 1;
-  for (int i = 0; i < count; ++i) {
-    state = state * 1664525u + 1013904223u;
-    ids.push_back(static_cast<int32_t>((state >> 16) % 96));
-  }
-  return ids;
-}
-
-// Prefill, decode, prefill again, decode: the logits, and what moved.
-std::vector<float> Converse(LoadedRunner& model, const AttentionParams& attention,
-                            OffloadCounters* counters = nullptr) {
-  BlockTable sequence = model.NewSequence(200, attention);
-  const std::unique_ptr<SequenceState> state = model.NewState(attention);
-  std::vector<float> logits;
-  uint32_t seed = 1;
-  for (const int count : {61, 40, 30, 40}) {
-    const std::vector<int32_t> tokens = Tokens(count, seed++);
-    const std::vector<float> more = seed % 2 == 0 ? model.Prefill(sequence, tokens, 16, state.get())
-                                                  : model.Decode(sequence, tokens, state.get());
-    logits.insert(logits.end(), more.begin(), more.end());
-  }
-  if (counters != nullptr) *counters = state->stats().offload;
-  return logits;
 }
 
 AttentionParams Params(AttentionPolicy policy) {
@@ -84,7 +53,8 @@ class StagedDecodeTest : public testing::TestWithParam<AttentionPolicy> {
   }
   void ExpectTheSame(const AttentionParams& params) {
     OffloadCounters counters;
-    EXPECT_EQ(Converse(*staged_, params, &counters), Converse(*direct_, params));
+    EXPECT_EQ(Converse(*staged_, params, /*chunk_tokens=*/16, &counters),
+              Converse(*direct_, params));
     EXPECT_GT(counters.host_to_device_bytes, 0);
     EXPECT_EQ(counters.deferred, 0);
     EXPECT_LE(counters.hits, counters.lookups);
@@ -134,7 +104,7 @@ TEST_P(StagedDecodeTest, ForksGoOnAsTheyDoDirect) {
     LoadedRunner& model = *models[i];
     BlockTable sequence = model.NewSequence(160, params);
     const std::unique_ptr<SequenceState> state = model.NewState(params);
-    model.Prefill(sequence, Tokens(101, 1), 32, state.get());
+    model.Prefill(sequence, TinyTokens(101, 1), 32, state.get());
     auto fork_state = model.runner().ForkState(*state);
     ASSERT_TRUE(fork_state.ok()) << fork_state.status();
     BlockTable fork = model.NewSequence(160, params);
@@ -145,8 +115,8 @@ TEST_P(StagedDecodeTest, ForksGoOnAsTheyDoDirect) {
       model.runner().CopyBlock(sequence.state_blocks[b], fork.state_blocks[b]);
     }
     fork.num_tokens = sequence.num_tokens;
-    logits[i] = model.Decode(sequence, Tokens(20, 2), state.get());
-    const std::vector<float> of_fork = model.Decode(fork, Tokens(20, 3), fork_state->get());
+    logits[i] = model.Decode(sequence, TinyTokens(20, 2), state.get());
+    const std::vector<float> of_fork = model.Decode(fork, TinyTokens(20, 3), fork_state->get());
     logits[i].insert(logits[i].end(), of_fork.begin(), of_fork.end());
   }
   EXPECT_EQ(logits[0], logits[1]);
@@ -159,8 +129,8 @@ TEST_P(StagedDecodeTest, DeferredMissesGiveTheSameLogitsHoweverSlowTransfersAre)
   if (!status.ok()) GTEST_SKIP() << "this policy does without nothing: " << status;
   auto fast = LoadTiny({.staged = KvStore::StagedOptions{.device_capacity_bytes = kDeviceBytes}});
   OffloadCounters of_fast, of_slow;
-  const std::vector<float> logits = Converse(*fast, params, &of_fast);
-  EXPECT_EQ(Converse(*staged_, params, &of_slow), logits);
+  const std::vector<float> logits = Converse(*fast, params, /*chunk_tokens=*/16, &of_fast);
+  EXPECT_EQ(Converse(*staged_, params, /*chunk_tokens=*/16, &of_slow), logits);
   EXPECT_EQ(of_fast.deferred, of_slow.deferred);
   EXPECT_EQ(of_fast.host_to_device_bytes, of_slow.host_to_device_bytes);
   for (const float logit : logits) ASSERT_TRUE(std::isfinite(logit));
@@ -182,17 +152,17 @@ TEST(StagedDefaultTest, LookaheadCandidatesTravelWhileTheLayerBeforeComputes) {
   params.query = DefaultStagedParams().query;
   params.candidates = 75;
   OffloadCounters counters;
-  EXPECT_EQ(Converse(*staged, params, &counters), Converse(*direct, params));
+  EXPECT_EQ(Converse(*staged, params, /*chunk_tokens=*/16, &counters), Converse(*direct, params));
   EXPECT_EQ(counters.hits, counters.lookups) << "the real query chooses among what was sent";
 
   // Every byte is listed with its layer and the moment it was sent.
   BlockTable sequence = staged->NewSequence(200, params);
   const std::unique_ptr<SequenceState> state = staged->NewState(params);
-  staged->Prefill(sequence, Tokens(120, 1), 32, state.get());
+  staged->Prefill(sequence, TinyTokens(120, 1), 32, state.get());
   EXPECT_TRUE(state->transfers().empty());
-  staged->Decode(sequence, Tokens(1, 2), state.get());  // fills sink and ring, too
+  staged->Decode(sequence, TinyTokens(1, 2), state.get());  // fills sink and ring, too
   int64_t sent_ahead = 0;
-  for (const int32_t token : Tokens(40, 3)) {
+  for (const int32_t token : TinyTokens(40, 3)) {
     const OffloadCounters before = state->stats().offload;
     staged->Decode(sequence, {token}, state.get());
     const OffloadCounters after = state->stats().offload;
@@ -215,9 +185,9 @@ TEST(StagedDefaultTest, MissesAreListedWithTheLayerThatWaits) {
   const AttentionParams params = Params(AttentionPolicy::kSketch);
   BlockTable sequence = staged->NewSequence(200, params);
   const std::unique_ptr<SequenceState> state = staged->NewState(params);
-  staged->Prefill(sequence, Tokens(120, 1), 32, state.get());
+  staged->Prefill(sequence, TinyTokens(120, 1), 32, state.get());
   int64_t misses = 0;
-  for (const int32_t token : Tokens(40, 3)) {
+  for (const int32_t token : TinyTokens(40, 3)) {
     staged->Decode(sequence, {token}, state.get());
     for (const LayerTransfer& transfer : state->transfers()) {
       misses += transfer.bytes;
@@ -244,11 +214,11 @@ TEST(StagedBatchTest, MixedPoliciesGiveWhatEachGivesAlone) {
   constexpr int kSteps = 24;
   for (size_t i = 0; i < policies.size(); ++i) {
     const AttentionParams params = Params(policies[i]);
-    const std::vector<int32_t> prompt = Tokens(70 + static_cast<int>(i), 10 + i);
+    const std::vector<int32_t> prompt = TinyTokens(70 + static_cast<int>(i), 10 + i);
     BlockTable table = direct->NewSequence(120, params);
     const std::unique_ptr<SequenceState> state = direct->NewState(params);
     direct->Prefill(table, prompt, 32, state.get());
-    alone.push_back(direct->Decode(table, Tokens(kSteps, 20 + i), state.get()));
+    alone.push_back(direct->Decode(table, TinyTokens(kSteps, 20 + i), state.get()));
     tables.push_back(staged->NewSequence(120, params));
     states.push_back(staged->NewState(params));
     staged->Prefill(tables.back(), prompt, 32, states.back().get());
@@ -257,7 +227,7 @@ TEST(StagedBatchTest, MixedPoliciesGiveWhatEachGivesAlone) {
   for (int step = 0; step < kSteps; ++step) {
     StepPlan plan;
     std::vector<std::vector<int32_t>> tokens;
-    for (size_t i = 0; i < policies.size(); ++i) tokens.push_back(Tokens(kSteps, 20 + i));
+    for (size_t i = 0; i < policies.size(); ++i) tokens.push_back(TinyTokens(kSteps, 20 + i));
     for (size_t i = 0; i < policies.size(); ++i) {
       plan.decode.push_back({.block_table = &tables[i],
                              .token_ids = absl::MakeConstSpan(&tokens[i][step], 1),

@@ -8,33 +8,12 @@
 #include "engine/weights/loader.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/testing/loaded_runner.h"
+#include "tests/testing/tiny_conversation.h"
 
 namespace tokenbutler {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::string TinyModel(const std::string& name) {
-  return std::string(TOKENBUTLER_TEST_DATA) + "/tiny_models/" + name;
-}
-
-std::unique_ptr<LoadedRunner> LoadTiny(const std::string& name, LoadedRunner::Options options) {
-  auto loaded = LoadedRunner::Load(TinyModel(name), options);
-  EXPECT_TRUE(loaded.ok()) << loaded.status();
-  return loaded.ok() ? *std::move(loaded) : nullptr;
-}
-
-// Token ids without a pattern; the tiny models have 96.
-std::vector<int32_t> Tokens(int count, uint32_t seed) {
-  std::vector<int32_t> ids;
-  uint32_t state = seed * 2654435761u + 1;
-  for (int i = 0; i < count; ++i) {
-    state = state * 1664525u + 1013904223u;
-    ids.push_back(static_cast<int32_t>((state >> 16) % 96));
-  }
-  return ids;
-}
 
 std::vector<float> Copy(absl::Span<const float> values) { return {values.begin(), values.end()}; }
 
@@ -44,7 +23,7 @@ class StepRunnerDTypeTest : public ::testing::TestWithParam<DType> {};
 TEST_P(StepRunnerDTypeTest, DecodeLogitsAreTheSameAloneAndBeside15Others) {
   auto model = LoadTiny("qwen2-yarn", {.compute_dtype = GetParam(), .num_blocks = 256});
   const int kNumSteps = 40;
-  const std::vector<int32_t> tokens = Tokens(kNumSteps, 1);
+  const std::vector<int32_t> tokens = TinyTokens(kNumSteps, 1);
   BlockTable alone = model->NewSequence(kNumSteps);
   const std::vector<float> expected = model->Decode(alone, tokens);
 
@@ -52,7 +31,7 @@ TEST_P(StepRunnerDTypeTest, DecodeLogitsAreTheSameAloneAndBeside15Others) {
   std::vector<std::vector<int32_t>> others;
   for (int i = 0; i < 16; ++i) {
     tables.push_back(model->NewSequence(2 * kNumSteps));
-    others.push_back(i == 5 ? tokens : Tokens(2 * kNumSteps, 100 + i));
+    others.push_back(i == 5 ? tokens : TinyTokens(2 * kNumSteps, 100 + i));
     // Neighbours are at depths of their own.
     if (i != 5) model->Prefill(tables[i], absl::MakeSpan(others[i]).first(2 * i + 1), 512);
   }
@@ -76,7 +55,7 @@ TEST_P(StepRunnerDTypeTest, DecodeLogitsAreTheSameAloneAndBeside15Others) {
 // Decode items and prefill chunks of one step do not touch each other.
 TEST_P(StepRunnerDTypeTest, MixedStepEqualsSeparateSteps) {
   auto model = LoadTiny("llama-llama3", {.compute_dtype = GetParam()});
-  const std::vector<int32_t> a = Tokens(30, 1), b = Tokens(30, 2), c = Tokens(20, 3);
+  const std::vector<int32_t> a = TinyTokens(30, 1), b = TinyTokens(30, 2), c = TinyTokens(20, 3);
   BlockTable a1 = model->NewSequence(31), b1 = model->NewSequence(30), c1 = model->NewSequence(20);
   model->Prefill(a1, a, 16);
   const std::vector<int32_t> next = {7};
@@ -104,7 +83,7 @@ TEST_P(StepRunnerDTypeTest, SlidingWindowIsExactFarBeyondIt) {
   // bf16 rounds differently in the two ways; a wrong window differs by several units.
   const double tolerance = GetParam() == DType::kF32 ? 1e-4 : 0.4;
   auto model = LoadTiny("mistral-none", {.compute_dtype = GetParam(), .num_blocks = 600});
-  const std::vector<int32_t> tokens = Tokens(1500, 9);
+  const std::vector<int32_t> tokens = TinyTokens(1500, 9);
   BlockTable decoded = model->NewSequence(1500);
   const std::vector<float> expected = model->Decode(decoded, tokens);
   for (const int chunk_tokens : {1500, 512, 19, 20, 21}) {
@@ -117,7 +96,7 @@ TEST_P(StepRunnerDTypeTest, SlidingWindowIsExactFarBeyondIt) {
 // What lies before the window must not matter, and what lies in it must.
 TEST_P(StepRunnerDTypeTest, SlidingWindowForgets) {
   auto model = LoadTiny("mistral-none", {.compute_dtype = GetParam()});
-  std::vector<int32_t> tokens = Tokens(60, 4);
+  std::vector<int32_t> tokens = TinyTokens(60, 4);
   const auto last_logits = [&] {
     BlockTable sequence = model->NewSequence(60);
     const std::vector<float> logits = model->Prefill(sequence, tokens, 512);
@@ -133,7 +112,7 @@ TEST_P(StepRunnerDTypeTest, SlidingWindowForgets) {
 
 TEST_P(StepRunnerDTypeTest, LogitsAreThoseAskedFor) {
   auto model = LoadTiny("llama-none", {.compute_dtype = GetParam()});
-  const std::vector<int32_t> tokens = Tokens(10, 5), one = {3};
+  const std::vector<int32_t> tokens = TinyTokens(10, 5), one = {3};
   BlockTable a = model->NewSequence(16), b = model->NewSequence(16), c = model->NewSequence(16);
   BlockTable d = model->NewSequence(16), e = model->NewSequence(16);
   StepPlan plan;
@@ -157,7 +136,8 @@ TEST_P(StepRunnerDTypeTest, LogitsAreThoseAskedFor) {
 
 TEST_P(StepRunnerDTypeTest, ForkedBlockContinuesLikeTheOriginal) {
   auto model = LoadTiny("llama-none", {.compute_dtype = GetParam()});
-  const std::vector<int32_t> tokens = Tokens(20, 6), next = Tokens(8, 7), other = Tokens(8, 8);
+  const std::vector<int32_t> tokens = TinyTokens(20, 6), next = TinyTokens(8, 7),
+                             other = TinyTokens(8, 8);
   BlockTable original = model->NewSequence(32);
   model->Prefill(original, tokens, 512);
   BlockTable fork = original;
@@ -198,7 +178,7 @@ TEST(StepRunnerTest, RefusesItemsOutOfBounds) {
 std::string CreateError(const std::function<void(LoadedModel&, KvLayout&)>& damage) {
   LoadOptions options;
   options.compute_dtype = DType::kF32;
-  LoadedModel model = LoadModel(TinyModel("llama-none"), options).value();
+  LoadedModel model = LoadModel(TinyModelPath("llama-none"), options).value();
   KvLayout layout = KvLayoutFor(model.config, DType::kF32);
   layout.block_size = 16;
   damage(model, layout);

@@ -18,6 +18,7 @@
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
+#include "tests/testing/model_cache.h"
 
 namespace tokenbutler {
 namespace {
@@ -148,11 +149,7 @@ std::string HttpGet(int port, const std::string& path) {
 }
 
 std::string SmolLm2Path() {
-  const char* cache = std::getenv("TOKENBUTLER_CACHE");
-  const char* home = std::getenv("HOME");
-  const std::string folder =
-      cache != nullptr ? cache : std::string(home != nullptr ? home : "") + "/.cache/tokenbutler";
-  const std::string path = folder + "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+  const std::string path = CachedModelPath("SmolLM2-135M-Instruct.Q4_1.gguf");
   return std::filesystem::exists(path) ? path : "";
 }
 

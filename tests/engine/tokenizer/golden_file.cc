@@ -1,6 +1,5 @@
 #include "tests/engine/tokenizer/golden_file.h"
 
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <string_view>
@@ -56,13 +55,6 @@ class VarintReader {
 
 std::string TokenizerDataPath(const std::string& file) {
   return std::string(TOKENBUTLER_TEST_DATA) + "/tokenizers/" + file;
-}
-
-std::string CachePath(const std::string& file) {
-  const char* cache = std::getenv("TOKENBUTLER_CACHE");
-  if (cache != nullptr) return std::string(cache) + "/" + file;
-  const char* home = std::getenv("HOME");
-  return std::string(home == nullptr ? "" : home) + "/.cache/tokenbutler/" + file;
 }
 
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {

@@ -39,7 +39,4 @@ absl::StatusOr<std::vector<std::string>> ReadCorpus();
 // NAME.ids.
 absl::StatusOr<GoldenFile> ReadGoldenFile(const std::string& name);
 
-// A folder of the download cache: $TOKENBUTLER_CACHE or ~/.cache/tokenbutler, and `file` in it.
-std::string CachePath(const std::string& file);
-
 }  // namespace tokenbutler

@@ -15,6 +15,7 @@
 #include "engine/weights/gguf_tokenizer.h"
 #include "nlohmann/json.hpp"
 #include "tests/engine/tokenizer/golden_file.h"
+#include "tests/testing/model_cache.h"
 
 namespace tokenbutler {
 namespace {

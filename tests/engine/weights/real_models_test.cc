@@ -2,7 +2,6 @@
 // optional.
 
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 
@@ -10,20 +9,13 @@
 #include "engine/weights/loader.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/model_cache.h"
 
 namespace tokenbutler {
 namespace {
 
 using testing::Each;
 using testing::ElementsAre;
-
-std::string ModelPath(const std::string& file) {
-  const char* cache = std::getenv("TOKENBUTLER_CACHE");
-  const char* home = std::getenv("HOME");
-  const std::string folder =
-      cache != nullptr ? cache : std::string(home != nullptr ? home : "") + "/.cache/tokenbutler";
-  return folder + "/models/" + file;
-}
 
 // The checks that hold for every model of ours.
 void ExpectSound(const LoadedModel& model) {
@@ -46,7 +38,7 @@ void ExpectSound(const LoadedModel& model) {
 }
 
 TEST(RealModelsTest, SmolLm2) {
-  const std::string path = ModelPath("SmolLM2-135M-Instruct.Q4_1.gguf");
+  const std::string path = CachedModelPath("SmolLM2-135M-Instruct.Q4_1.gguf");
   ASSERT_TRUE(std::filesystem::exists(path)) << path << " is missing: run scripts/setup";
   const absl::StatusOr<LoadedModel> model = LoadModel(path, {});
   ASSERT_TRUE(model.ok()) << model.status();
@@ -71,7 +63,7 @@ TEST(RealModelsTest, SmolLm2) {
 }
 
 TEST(RealModelsTest, Qwen25Coder) {
-  const std::string path = ModelPath("qwen2.5-coder-0.5b-instruct.gguf");
+  const std::string path = CachedModelPath("qwen2.5-coder-0.5b-instruct.gguf");
   if (!std::filesystem::exists(path)) {
     GTEST_SKIP() << path << " is missing; scripts/fetch-test-models fetches it";
   }
