@@ -9,6 +9,7 @@
 #include "base/logging.h"
 #include "base/metrics.h"
 #include "base/status_details.h"
+#include "engine/request_metrics.h"
 #include "engine/start_request.h"
 #include "offload/block_pool.h"
 
@@ -120,8 +121,15 @@ absl::Status EngineThread::Enqueue(GenerationRequest request,
   if (!request.hold.name.empty() && !prompts_.Reserve(request.hold.name)) {
     return AlreadyExistsError("a prompt is held as \"{}\" already", request.hold.name);
   }
-  std::unique_ptr<RequestState> state =
-      MakeRequest(std::move(request), *footprint, std::move(prefix), std::move(sink));
+  const uint64_t seed = request.sampling.seed.has_value() ? *request.sampling.seed : seeds_();
+  std::unique_ptr<RequestState> state = MakeRequest({.request = std::move(request),
+                                                     .footprint = *footprint,
+                                                     .prefix = std::move(prefix),
+                                                     .sink = std::move(sink),
+                                                     .ticket = next_ticket_++,
+                                                     .seed = seed,
+                                                     .now = parts_.clock->Now()},
+                                                    limits_);
   ++load_.requests_waiting;
   load_.waiting_prompt_tokens += state->prompt_tokens();
   mail_prompt_tokens_ += state->prompt_tokens();
@@ -157,46 +165,6 @@ absl::Status EngineThread::CheckQueue(const GenerationRequest& request) const {
         kRetryDelay);
   }
   return absl::OkStatus();
-}
-
-std::unique_ptr<RequestState> EngineThread::MakeRequest(GenerationRequest request,
-                                                        Footprint footprint,
-                                                        std::shared_ptr<const HeldPrompt> prefix,
-                                                        std::shared_ptr<TokenSink> sink) {
-  auto state = std::make_unique<RequestState>();
-  const absl::Time now = parts_.clock->Now();
-  state->ticket = next_ticket_++;
-  state->seed = request.sampling.seed.has_value() ? *request.sampling.seed : seeds_();
-  state->arrival = request.arrival == absl::InfinitePast() ? now : std::min(request.arrival, now);
-  state->queue_limit = now + config_.max_queue_time;
-  state->footprint = footprint;
-  state->sequences.resize(static_cast<size_t>(request.sampling.n));
-  for (int i = 0; i < request.sampling.n; ++i) {
-    state->sequences[i].request = state.get();
-    state->sequences[i].index = i;
-  }
-  if (!request.hold.name.empty()) {
-    state->hold = std::make_unique<HeldPrompt>();
-    state->hold->name = request.hold.name;
-    state->hold->token_ids = request.prompt_token_ids;
-    for (const AttentionParams& attention : request.hold.attentions) {
-      const int num_state_blocks =
-          parts_.runner->state_layout(attention).blocks_for(footprint.blocks_per_sequence);
-      state->hold->observers.push_back({.attention = attention,
-                                        .num_state_blocks = num_state_blocks,
-                                        .table = {},
-                                        .state = nullptr});
-    }
-  }
-  state->prefix = std::move(prefix);
-  state->request = std::move(request);
-  const int block_size = limits_.layout.block_size;
-  if (state->observer() == nullptr) {  // else it is found by these parameters
-    state->request.attention =
-        state->request.attention.FittedTo(footprint.blocks_per_sequence * block_size, block_size);
-  }
-  state->sink = std::move(sink);
-  return state;
 }
 
 bool EngineThread::Abort(const std::string& request_id, absl::Status reason) {
@@ -384,7 +352,7 @@ void EngineThread::LetGo(RequestState* request) {
   const bool is_held = held != nullptr && held->table.num_tokens == held->num_tokens();
   if (held != nullptr && !is_held) scheduler_.Release(held.get());
   scheduler_.Remove(request);
-  RecordEnd(*request, status);
+  RecordEnd(*request, status, parts_.clock->Now(), parts_.metrics);
   std::unique_ptr<RequestState> state;
   {
     MutexLock lock(&mutex_);
@@ -440,32 +408,6 @@ void EngineThread::PublishLoad() {
   metrics.kv_host_high_water_bytes.Set(
       static_cast<double>(int64_t{parts_.block_pool->high_water()} * block_bytes));
   metrics.kv_device_used_bytes.Set(static_cast<double>(parts_.runner->device_kv_used_bytes()));
-}
-
-void EngineThread::RecordEnd(const RequestState& request, const absl::Status& status) {
-  Metrics& metrics = *parts_.metrics;
-  if (status.code() == absl::StatusCode::kDeadlineExceeded) {
-    switch (request.stage) {
-      case RequestState::Stage::kQueued:
-        metrics.deadline_expired_total.queue.Increment();
-        break;
-      case RequestState::Stage::kPrefill:
-        metrics.deadline_expired_total.prefill.Increment();
-        break;
-      case RequestState::Stage::kDecode:
-        metrics.deadline_expired_total.decode.Increment();
-        break;
-    }
-  }
-  if (!status.ok()) return;
-  metrics.e2e_request_latency_seconds.Observe(
-      absl::ToDoubleSeconds(parts_.clock->Now() - request.arrival));
-  if (request.first_token_time == absl::InfinitePast()) return;
-  absl::Time last = request.first_token_time;
-  for (const Sequence& sequence : request.sequences) {
-    if (sequence.num_new_tokens > 0) last = std::max(last, sequence.last_token_time);
-  }
-  metrics.request_decode_seconds.Observe(absl::ToDoubleSeconds(last - request.first_token_time));
 }
 
 }  // namespace tokenbutler

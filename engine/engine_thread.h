@@ -59,10 +59,6 @@ class EngineThread final : public Engine {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckQueue(const GenerationRequest& request) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::unique_ptr<RequestState> MakeRequest(GenerationRequest request, Footprint footprint,
-                                            std::shared_ptr<const HeldPrompt> prefix,
-                                            std::shared_ptr<TokenSink> sink)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteAbort(Active* active, const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // The engine thread's part.
@@ -78,7 +74,6 @@ class EngineThread final : public Engine {
   void LetGo(RequestState* request);
   // Gives back the blocks of dropped prompts that nobody continues any more.
   void ReleaseDropped();
-  void RecordEnd(const RequestState& request, const absl::Status& status);
   void PublishLoad();
 
   const EngineConfig config_;

@@ -1,7 +1,9 @@
 #include "engine/start_request.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <utility>
 
 #include "base/status.h"
 #include "engine/forking.h"
@@ -56,6 +58,46 @@ absl::Status ShowRows(const RequestState& request, ModelRunner& runner) {
 }
 
 }  // namespace
+
+std::unique_ptr<RequestState> MakeRequest(IncomingRequest incoming, const AdmissionLimits& limits) {
+  GenerationRequest& request = incoming.request;
+  const int blocks_per_sequence = incoming.footprint.blocks_per_sequence;
+  auto state = std::make_unique<RequestState>();
+  state->ticket = incoming.ticket;
+  state->seed = incoming.seed;
+  state->arrival = request.arrival == absl::InfinitePast()
+                       ? incoming.now
+                       : std::min(request.arrival, incoming.now);
+  state->queue_limit = incoming.now + limits.config.max_queue_time;
+  state->footprint = incoming.footprint;
+  state->sequences.resize(static_cast<size_t>(request.sampling.n));
+  for (int i = 0; i < request.sampling.n; ++i) {
+    state->sequences[i].request = state.get();
+    state->sequences[i].index = i;
+  }
+  if (!request.hold.name.empty()) {
+    state->hold = std::make_unique<HeldPrompt>();
+    state->hold->name = request.hold.name;
+    state->hold->token_ids = request.prompt_token_ids;
+    for (const AttentionParams& attention : request.hold.attentions) {
+      state->hold->observers.push_back(
+          {.attention = attention,
+           .num_state_blocks =
+               limits.runner->state_layout(attention).blocks_for(blocks_per_sequence),
+           .table = {},
+           .state = nullptr});
+    }
+  }
+  state->prefix = std::move(incoming.prefix);
+  state->request = std::move(request);
+  const int block_size = limits.layout.block_size;
+  if (state->observer() == nullptr) {  // else it is found by these parameters
+    state->request.attention =
+        state->request.attention.FittedTo(blocks_per_sequence * block_size, block_size);
+  }
+  state->sink = std::move(incoming.sink);
+  return state;
+}
 
 absl::Status StartRequest(const KvLayout& layout, ModelRunner& runner, absl::Time now,
                           RequestState* request) {

@@ -10,6 +10,7 @@
 #include "engine/attention_metrics.h"
 #include "engine/forking.h"
 #include "engine/logprobs.h"
+#include "engine/request_metrics.h"
 
 namespace tokenbutler {
 namespace {
@@ -336,29 +337,11 @@ void StepCommitter::Finish(Sequence* sequence, const StopEvent& stop) {
   FinishedOutput output = MakeFinishedOutput(*sequence, stop);
   if (request->stage != RequestState::Stage::kQueued) scheduler_->Release(sequence);
   sequence->finished = true;
-  CountFinished(stop.reason);
+  CountFinished(stop.reason, parts_.metrics);
   request->sink->OnFinished(std::move(output));
   if (std::all_of(request->sequences.begin(), request->sequences.end(),
                   [](const Sequence& s) { return s.finished; })) {
     End(request, absl::OkStatus());
-  }
-}
-
-void StepCommitter::CountFinished(FinishReason reason) const {
-  Metrics::FinishedTotal& total = parts_.metrics->finished_total;
-  switch (reason) {
-    case FinishReason::kEos:
-      return total.eos.Increment();
-    case FinishReason::kStopString:
-      return total.stop_string.Increment();
-    case FinishReason::kStopToken:
-      return total.stop_token.Increment();
-    case FinishReason::kLength:
-      return total.length.Increment();
-    case FinishReason::kContextLength:
-      return total.context_length.Increment();
-    case FinishReason::kCancelled:
-      return total.cancelled.Increment();
   }
 }
 

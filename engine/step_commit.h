@@ -69,7 +69,6 @@ class StepCommitter {
   void FlushAndFinish(Sequence* sequence, const StopEvent& reason);
   FinishedOutput MakeFinishedOutput(const Sequence& sequence, const StopEvent& stop) const;
   void Finish(Sequence* sequence, const StopEvent& stop);
-  void CountFinished(FinishReason reason) const;
   void End(RequestState* request, absl::Status status);
 
   const Engine::Parts parts_;
