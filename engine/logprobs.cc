@@ -5,8 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/fast_exp.h"
 #include "base/status.h"
-#include "engine/fast_exp.h"
 
 namespace tokenbutler {
 namespace {

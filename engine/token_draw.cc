@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/fast_exp.h"
+#include "base/fast_exp.h"
 
 namespace tokenbutler {
 namespace {

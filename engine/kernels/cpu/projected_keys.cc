@@ -6,7 +6,7 @@
 #include <limits>
 #include <utility>
 
-#include "engine/fast_exp.h"
+#include "base/fast_exp.h"
 #include "engine/kernels/cpu/projected_encode.h"
 #include "engine/kernels/cpu/projected_logits.h"
 
