@@ -128,6 +128,10 @@ class DecodeBenchmark {
         dense ? c.depth
               : static_cast<double>(after.attended_tokens - before.attended_tokens) /
                     static_cast<double>(after.attended_lists - before.attended_lists);
+    const double scored =
+        dense ? 1
+              : static_cast<double>(after.scored_tokens - before.scored_tokens) /
+                    static_cast<double>(after.context_tokens - before.context_tokens);
     const StepBytes bytes = BytesOfStep({.params = c.params,
                                          .hidden_size = model_.config().hidden_size,
                                          .kv = model_.layout(),
@@ -150,6 +154,7 @@ class DecodeBenchmark {
             {"interval", c.params.prediction_interval},
             {"candidates", c.params.candidates},
             {"scan_fraction", c.params.scan_fraction},
+            {"scored_share", scored},
             {"ms_per_token", ms},
             {"p99_step_ms", PercentileOf(samples.step_ms, 0.99)},
             {"back_to_back_ms", samples.back_to_back_ms},

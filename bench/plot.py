@@ -113,6 +113,11 @@ def range_of(rows, field):
     return low if low == high else f"{low} to {high}"
 
 
+def share_cell(row):
+    """How much of the context was looked at to choose, as it was counted; rows of earlier runs did not count."""
+    return f"{row['scored_share']:.3g}" if "scored_share" in row else "-"
+
+
 def decode_table(result, divergences, depths):
     measured = rows_of(result, "depth", "policy")
     budgets = budgets_of(measured)
@@ -125,14 +130,14 @@ def decode_table(result, divergences, depths):
             continue
         rows.append([depth_name(row["depth"]), label(row, budgets), milliseconds(row["ms_per_token"]),
                      milliseconds(row["p99_step_ms"]), f"{row['speedup']:.2f}", milliseconds(row["floor_ms"]),
-                     f"{row['over_floor']:.2f}", f"{row['attended_tokens']:.0f}", f"{row['scan_fraction']:.3g}",
+                     f"{row['over_floor']:.2f}", f"{row['attended_tokens']:.0f}", share_cell(row),
                      divergences.recall_cell(result, row["setting"]), divergences.cell(result, row["setting"])])
     text = (f"**{short_name(result)}** ({machine_line(result)}). Memory read at {range_of(measured, 'read_gb_s')} GB/s, rows "
             f"gathered at {range_of(measured, 'gather_gb_s')} GB/s; budget {', '.join(map(str, sorted(budgets)))}; "
             f"RoPE scaling beyond the model's context: {result['rope_scaling']}.\n\n")
     return text + markdown_table(
         ["context", "setting", "ms a token", "p99 step, ms", "x dense", "floor, ms", "/ floor", "attended",
-         "share of blocks read", "mass recalled on text", "KL to dense on text"], rows)
+         "share of tokens scored", "mass recalled on text", "KL to dense on text"], rows)
 
 
 SWEEPS = {"interval": "prediction interval", "token_budget": "token budget", "candidates": "candidates, budgets"}

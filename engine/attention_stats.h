@@ -20,6 +20,7 @@ struct AttentionStats {
   int64_t attended_tokens = 0;  // summed over decode steps, layers and KV heads
   int64_t attended_lists = 0;   // decode steps x layers x KV heads: the mean's denominator
   int64_t context_tokens = 0;   // what a dense sequence would have attended to, summed likewise
+  int64_t scored_tokens = 0;    // what the policy looked at to choose, likewise
   DenseFallbacks fallbacks;
   absl::Duration predictor;  // spent on choosing
   double recall_sum = 0;     // of the attention mass, at the probes

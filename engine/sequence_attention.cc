@@ -50,7 +50,8 @@ SequenceAttention::SequenceAttention(const AttentionParams& params,
       lse_(static_cast<size_t>(resources.config->num_layers) * num_heads_),
       has_lse_(static_cast<size_t>(resources.config->num_layers)),
       prefetched_(has_lse_.size()),
-      probe_(params, resources) {
+      probe_(params, resources),
+      scored_before_(selector_->num_scored()) {
   transfers_.reserve(2 * has_lse_.size());
   if (max_tokens > 0) Reserve();
 }
@@ -248,6 +249,7 @@ void SequenceAttention::ObservePrefill(LayerContext context, const PrefillQuerie
 AttentionStats SequenceAttention::stats() const {
   AttentionStats stats = stats_;
   stats.offload = resident_->counters();
+  stats.scored_tokens = selector_->num_scored() - scored_before_;
   return stats;
 }
 

@@ -128,6 +128,7 @@ class SequenceAttention : public SequenceState {
   int sink_shift_ = 0;
   std::vector<float> sink_query_, rotation_;
   SelectionProbe probe_;
+  const int64_t scored_before_;  // of the selector, by what it was copied from
   AttentionStats stats_;
 };
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -38,6 +40,13 @@ struct TokenSelection {
     const size_t at = static_cast<size_t>(kv_head) * capacity + counts[kv_head]++;
     tokens[at] = token;
     scores[at] = score;
+  }
+  // REQUIRES: as many scores as tokens.
+  void AddAll(int kv_head, absl::Span<const int32_t> more, absl::Span<const float> their_scores) {
+    const size_t at = static_cast<size_t>(kv_head) * capacity + counts[kv_head];
+    std::copy(more.begin(), more.end(), tokens.begin() + at);
+    std::copy(their_scores.begin(), their_scores.end(), scores.begin() + at);
+    counts[kv_head] += static_cast<int32_t>(more.size());
   }
   absl::Span<const int32_t> tokens_of(int kv_head) const {
     return {tokens.data() + static_cast<size_t>(kv_head) * capacity,

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/types/span.h"
 #include "base/compute_pool.h"
 #include "offload/kv_layout.h"
 
@@ -38,6 +39,9 @@ size_t KeyScoresWorkspaceFloats(int group_size);
 // Reads each key once for the whole group; float32. Ranges of tokens that depend on [begin, end)
 // alone are what threads share: the result is the same, bit for bit, whatever their number is.
 void KeyScores(const KeyScoresParams& params, ComputePool& pool);
+// The same for several KV heads or sequences, whose ranges the threads share: each with outputs and
+// workspace of its own.
+void KeyScores(absl::Span<const KeyScoresParams> params, ComputePool& pool);
 
 // The specification; float64 inside. Uses no workspace.
 void KeyScoresPlain(const KeyScoresParams& params);

@@ -38,6 +38,9 @@ struct SketchScanParams {
 // Bytes of workspace for heads with these ranges. Most of it is touched only when a guess is wrong.
 size_t SketchScanWorkspaceBytes(absl::Span<const SketchScanParams::Head> heads);
 
+// How many tokens there are for a head to choose from.
+int SketchScanTokens(const SketchLayout& layout, const SketchScanParams::Head& head);
+
 // The result does not depend on the number of threads.
 void SketchScan(const SketchScanParams& params, ComputePool& pool);
 // The specification. Uses no workspace.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/fast_exp.h"
 #include "engine/kernels/top_k.h"
 
 namespace tokenbutler {
@@ -13,12 +14,13 @@ constexpr int kTopKScratch = 16;  // behind TopK's indices
 
 }  // namespace
 
-void BestBlocks::Reserve(int num_kv_heads, int max_blocks) {
+void BestBlocks::Reserve(int num_kv_heads, int max_blocks, int max_found) {
   heads_.resize(static_cast<size_t>(num_kv_heads));
   for (std::vector<int32_t>& kept : heads_) {
     kept.reserve(static_cast<size_t>(max_blocks) + kTopKScratch);
   }
   mass_.reserve(static_cast<size_t>(max_blocks));
+  weights_.reserve(static_cast<size_t>(max_found));
 }
 
 void BestBlocks::Rank(const TokenSelection& found, int block_size, float fraction, int begin,
@@ -38,9 +40,11 @@ void BestBlocks::Rank(const TokenSelection& found, int block_size, float fractio
     const absl::Span<const float> scores = found.scores_of(static_cast<int>(h));
     float highest = -std::numeric_limits<float>::infinity();
     for (const float score : scores) highest = std::max(highest, score);
+    weights_.resize(scores.size());
+    for (size_t i = 0; i < scores.size(); ++i) weights_[i] = FastExp(scores[i] - highest);
     std::fill(mass_.begin(), mass_.end(), 0.0f);
     for (size_t i = 0; i < tokens.size() && tokens[i] < known_blocks_ * block_size; ++i) {
-      mass_[tokens[i] / block_size - first] += std::exp(scores[i] - highest);
+      mass_[tokens[i] / block_size - first] += weights_[i];
     }
     std::vector<int32_t>& kept = heads_[h];
     kept.resize(static_cast<size_t>(num_kept) + kTopKScratch);

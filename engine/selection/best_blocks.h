@@ -13,8 +13,9 @@ namespace tokenbutler {
 // token at every step, but mostly within the same blocks.
 class BestBlocks {
  public:
-  // Takes the memory for sequences of up to `max_blocks` blocks.
-  void Reserve(int num_kv_heads, int max_blocks);
+  // Takes the memory for sequences of up to `max_blocks` blocks and scans that find up to
+  // `max_found` tokens.
+  void Reserve(int num_kv_heads, int max_blocks, int max_found);
 
   // Ranks the blocks by the attention mass of the tokens that a scan of [begin, end) found in each,
   // and keeps the best: `fraction` of them, rounded up, and enough for `count` tokens. Scores are
@@ -34,7 +35,7 @@ class BestBlocks {
   bool has_ranking_ = false;
   std::vector<std::vector<int32_t>> heads_;  // [num_kv_heads]
   int known_blocks_ = 0;                     // those from here on are in every list
-  std::vector<float> mass_;                  // working memory of Rank
+  std::vector<float> mass_, weights_;        // working memory of Rank
 };
 
 }  // namespace tokenbutler

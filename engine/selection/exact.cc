@@ -22,8 +22,8 @@ class ExactScanner : public KeyScanner {
   }
   int Prepare(const LayerContext&, int num_written) override { return num_written; }
 
-  void Scan(const LayerContext& context, const float* query, int begin, int end, int count,
-            ScanReach, ScoredTokens* found) override {
+  int64_t Scan(const LayerContext& context, const float* query, int begin, int end, int count,
+               ScanReach, ScoredTokens* found) override {
     const int num_kv_heads = context.layout->num_kv_heads;
     const size_t size = static_cast<size_t>(end - begin);
     scores_.resize(size);
@@ -35,6 +35,7 @@ class ExactScanner : public KeyScanner {
         found->Add(h, begin + indices_[i], scores_[indices_[i]]);
       }
     }
+    return int64_t{num_kv_heads} * (end - begin);
   }
 
  private:

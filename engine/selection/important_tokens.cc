@@ -21,20 +21,16 @@ void ImportantTokens::Reserve(int count) {
   taken_.reserve(size);
 }
 
-absl::Span<const int32_t> ImportantTokens::Choose(const AttentionParams& params,
-                                                  absl::Span<const int32_t> tokens,
-                                                  absl::Span<const float> scores, int count,
-                                                  int begin, int end) {
-  chosen_.clear();
-  chosen_scores_.clear();
+ImportantTokens::Choice ImportantTokens::Choose(const AttentionParams& params,
+                                                absl::Span<const int32_t> tokens,
+                                                absl::Span<const float> scores, int count,
+                                                int begin, int end) {
   count = std::max(count, 0);
   const int num_tokens = static_cast<int>(tokens.size());
   const bool plain = params.neighbours == 0 && params.top_p >= 1;
-  if (plain && num_tokens <= count) {
-    chosen_.assign(tokens.begin(), tokens.end());
-    chosen_scores_.assign(scores.begin(), scores.end());
-    return chosen_;
-  }
+  if (plain && num_tokens <= count) return {tokens, scores};
+  chosen_.clear();
+  chosen_scores_.clear();
   order_.resize(static_cast<size_t>(std::min(count, num_tokens)) + kTopKScratch);
   order_.resize(static_cast<size_t>(TopK(scores.data(), num_tokens, count, order_.data())));
   if (plain) {
@@ -42,7 +38,7 @@ absl::Span<const int32_t> ImportantTokens::Choose(const AttentionParams& params,
       chosen_.push_back(tokens[i]);
       chosen_scores_.push_back(scores[i]);
     }
-    return chosen_;
+    return {chosen_, chosen_scores_};
   }
   const auto better = [&](int32_t a, int32_t b) {
     return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
@@ -60,7 +56,7 @@ absl::Span<const int32_t> ImportantTokens::Choose(const AttentionParams& params,
     order_.resize(kept);
   }
   TakeWithNeighbours(params, tokens, scores, count, begin, end);
-  return chosen_;
+  return {chosen_, chosen_scores_};
 }
 
 void ImportantTokens::TakeWithNeighbours(const AttentionParams& params,

@@ -15,14 +15,19 @@ class ImportantTokens {
   // Takes the memory for choices of up to `count` tokens.
   void Reserve(int count);
 
+  // Tokens in ascending order and the score of each (neighbours: of the token they came with).
+  struct Choice {
+    absl::Span<const int32_t> tokens;
+    absl::Span<const float> scores;
+  };
+
   // Chooses at most `count` of `tokens` (ascending, none twice) by their scores, highest first, and
   // with each its params.neighbours on both sides inside [begin, end). Stops early when the chosen
   // ones hold params.top_p of the mass that the `count` best hold together, scores being log
-  // probabilities. Ties go to the lower index. Returns the chosen tokens in ascending order, valid
-  // until the next call; `scores_out` likewise (neighbours: the score of the token they came with).
-  absl::Span<const int32_t> Choose(const AttentionParams& params, absl::Span<const int32_t> tokens,
-                                   absl::Span<const float> scores, int count, int begin, int end);
-  absl::Span<const float> scores() const { return chosen_scores_; }
+  // probabilities. Ties go to the lower index. The result is valid until the next call, and as
+  // long as the arguments: where all are chosen, it is them.
+  Choice Choose(const AttentionParams& params, absl::Span<const int32_t> tokens,
+                absl::Span<const float> scores, int count, int begin, int end);
 
  private:
   void TakeWithNeighbours(const AttentionParams& params, absl::Span<const int32_t> tokens,

@@ -55,17 +55,17 @@ class ProjectedScanner : public KeyScanner {
     return num_scorable;
   }
 
-  void Scan(const LayerContext& context, const float* query, int begin, int end, int count,
-            ScanReach, ScoredTokens* found) override {
+  int64_t Scan(const LayerContext& context, const float* query, int begin, int end, int count,
+               ScanReach, ScoredTokens* found) override {
     FinishBlocks(context);
-    FindTop(context, Project(context, query, options_.late), begin, end, count, found);
+    return FindTop(context, Project(context, query, options_.late), begin, end, count, found);
   }
 
-  void ScanPredicted(const LayerContext& context, const float* query, int begin, int end, int count,
-                     ScanReach, ScoredTokens* found) override {
+  int64_t ScanPredicted(const LayerContext& context, const float* query, int begin, int end,
+                        int count, ScanReach, ScoredTokens* found) override {
     FinishBlocks(context);
     if (!options_.predicted_are_projected) query = Project(context, query, options_.early);
-    FindTop(context, query, begin, end, count, found);
+    return FindTop(context, query, begin, end, count, found);
   }
 
  private:
@@ -199,8 +199,8 @@ class ProjectedScanner : public KeyScanner {
     ProjectedScores(params, *context.pool);
   }
 
-  void FindTop(const LayerContext& context, const float* queries, int begin, int end, int count,
-               ScoredTokens* found) {
+  int64_t FindTop(const LayerContext& context, const float* queries, int begin, int end, int count,
+                  ScoredTokens* found) {
     const size_t size = static_cast<size_t>(end - begin);
     const size_t room = static_cast<size_t>(count) + kTopKScratch;
     if (scores_.size() < num_kv_heads_ * size) scores_.resize(num_kv_heads_ * size);
@@ -218,6 +218,7 @@ class ProjectedScanner : public KeyScanner {
         found->Add(h, begin + indices[i], scores[indices[i]]);
       }
     });
+    return int64_t{num_kv_heads_} * (end - begin);
   }
 
   const ProjectedScannerOptions options_;

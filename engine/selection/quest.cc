@@ -52,6 +52,7 @@ class QuestSelector : public TokenSelector {
     const int last_page = (context.context_len - 1) / kPageTokens;
     ScorePages(context, query, last_page);
     const int num_kv_heads = context.layout->num_kv_heads;
+    num_scored_ += int64_t{num_kv_heads} * last_page * kPageTokens;
     // Pages [first, local) are chosen from, all others are attended in any case.
     const int first = std::min(num_sink_pages_, last_page);
     const int local = std::max((context.context_len - local_window_) / kPageTokens, first);
@@ -74,6 +75,8 @@ class QuestSelector : public TokenSelector {
       AddAlways(local * kPageTokens, context.context_len, h, selection);
     });
   }
+
+  int64_t num_scored() const override { return num_scored_; }
 
  private:
   // Brings the bounds of the layer's full pages up to date.
@@ -128,6 +131,7 @@ class QuestSelector : public TokenSelector {
   int num_pages_;  // attended per step
   int num_sink_pages_, local_window_;
   std::vector<int> num_bounded_;  // [num_layers] pages whose bounds are written
+  int64_t num_scored_ = 0;
   // Working memory.
   std::vector<PageScoresParams::Head> heads_;
   std::vector<float> scores_;

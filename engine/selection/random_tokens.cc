@@ -24,8 +24,8 @@ class RandomScanner : public KeyScanner {
   }
   int Prepare(const LayerContext&, int num_written) override { return num_written; }
 
-  void Scan(const LayerContext& context, const float*, int begin, int end, int count, ScanReach,
-            ScoredTokens* found) override {
+  int64_t Scan(const LayerContext& context, const float*, int begin, int end, int count, ScanReach,
+               ScoredTokens* found) override {
     for (int h = 0; h < context.layout->num_kv_heads; ++h) {
       // Selection sampling (Knuth, The Art of Computer Programming 3.4.2, algorithm S): each of the
       // remaining tokens is taken with the probability that fills the list.
@@ -37,6 +37,7 @@ class RandomScanner : public KeyScanner {
         --wanted;
       }
     }
+    return 0;  // chance looks at nothing
   }
   void Rescore(const LayerContext& context, const float*, ScoredTokens* candidates) override {
     for (int h = 0; h < context.layout->num_kv_heads; ++h) {

@@ -1,37 +1,59 @@
 #include "engine/selection/scanning_selector.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "engine/kernels/key_scores.h"
 
 namespace tokenbutler {
 
+namespace {
+
+// fn(kv_head) for each, by all threads when there are some.
+template <typename Fn>
+void ForEachHead(const LayerContext& context, const Fn& fn) {
+  const int num_kv_heads = context.layout->num_kv_heads;
+  if (context.pool != nullptr) return context.pool->ParallelFor(num_kv_heads, fn);
+  for (int h = 0; h < num_kv_heads; ++h) fn(h);
+}
+
+}  // namespace
+
 void AddAlways(int begin, int end, int kv_head, TokenSelection* selection) {
-  for (int t = begin; t < end; ++t) {
-    selection->Add(kv_head, t, std::numeric_limits<float>::infinity());
-  }
+  const size_t at = static_cast<size_t>(kv_head) * selection->capacity + selection->counts[kv_head];
+  const int count = std::max(0, end - begin);
+  std::iota(selection->tokens.begin() + at, selection->tokens.begin() + at + count, begin);
+  std::fill_n(selection->scores.begin() + at, count, std::numeric_limits<float>::infinity());
+  selection->counts[kv_head] += count;
 }
 
 void KeyScanner::Rescore(const LayerContext& context, const float* query,
                          ScoredTokens* candidates) {
+  constexpr int kMostTogether = 16;
+  std::array<KeyScoresParams, kMostTogether> heads;
+  int num_heads = 0;
   for (int h = 0; h < context.layout->num_kv_heads; ++h) {
     const int first_head = h * context.group_size;
     const size_t at = static_cast<size_t>(h) * candidates->capacity;
-    KeyScores({.query = query + static_cast<size_t>(first_head) * context.layout->head_dim,
-               .group_size = context.group_size,
-               .blocks = context.blocks.data(),
-               .begin = 0,
-               .end = candidates->counts[h],
-               .tokens = candidates->tokens.data() + at,
-               .layout = *context.layout,
-               .layer = context.layer,
-               .kv_head = h,
-               .softmax_scale = context.softmax_scale,
-               .lse = context.lse == nullptr ? nullptr : context.lse + first_head,
-               .scores = candidates->scores.data() + at},
-              *context.pool);
+    heads[num_heads++] = {
+        .query = query + static_cast<size_t>(first_head) * context.layout->head_dim,
+        .group_size = context.group_size,
+        .blocks = context.blocks.data(),
+        .begin = 0,
+        .end = candidates->counts[h],
+        .tokens = candidates->tokens.data() + at,
+        .layout = *context.layout,
+        .layer = context.layer,
+        .kv_head = h,
+        .softmax_scale = context.softmax_scale,
+        .lse = context.lse == nullptr ? nullptr : context.lse + first_head,
+        .scores = candidates->scores.data() + at};
+    if (num_heads < kMostTogether && h + 1 < context.layout->num_kv_heads) continue;
+    KeyScores(absl::MakeConstSpan(heads.data(), num_heads), *context.pool);
+    num_heads = 0;
   }
 }
 
@@ -56,7 +78,12 @@ std::unique_ptr<TokenSelector> ScanningSelector::Clone() const {
 void ScanningSelector::Reserve(const KvLayout& layout, int group_size, int max_tokens) {
   const int max_found = std::min(std::max(params_.candidates, params_.token_budget), max_tokens);
   scanner_->Reserve(layout, group_size, max_tokens, max_found);
-  for (Layer& layer : layers_) layer.kept.Reserve(layout.num_kv_heads, max_found);
+  for (Layer& layer : layers_) {
+    layer.kept.Reserve(layout.num_kv_heads, max_found + KeyScanner::kScanScratch);
+  }
+  if (params_.candidates > 0) {
+    close_calls_.Reserve(layout.num_kv_heads, max_found + KeyScanner::kScanScratch);
+  }
   important_.resize(static_cast<size_t>(layout.num_kv_heads));
   for (ImportantTokens& important : important_) important.Reserve(params_.token_budget);
 }
@@ -90,12 +117,13 @@ void ScanningSelector::Scan(const LayerContext& context, int num_written, const 
   const int count = std::clamp(params_.candidates > 0 ? num_candidates : num_fixed, 0,
                                ranges.local_begin - ranges.sink_end);
   layer.local_begin = ranges.local_begin;
-  layer.kept.Reset(context.layout->num_kv_heads, count);
+  layer.kept.Reset(context.layout->num_kv_heads, count + KeyScanner::kScanScratch);
   if (count > 0 && is_predicted) {
-    scanner_->ScanPredicted(context, query, ranges.sink_end, ranges.local_begin, count, reach,
-                            &layer.kept);
+    num_scored_ += scanner_->ScanPredicted(context, query, ranges.sink_end, ranges.local_begin,
+                                           count, reach, &layer.kept);
   } else if (count > 0) {
-    scanner_->Scan(context, query, ranges.sink_end, ranges.local_begin, count, reach, &layer.kept);
+    num_scored_ += scanner_->Scan(context, query, ranges.sink_end, ranges.local_begin, count, reach,
+                                  &layer.kept);
   }
   layer.scanned = true;
 }
@@ -130,18 +158,38 @@ void ScanningSelector::Select(const LayerContext& context, const float* query,
   Layer& layer = layers_[context.layer];
   layer.has_new_candidates = false;
   const std::optional<ScanReach> reach = DueScan(layer, context.layer);
-  if (!layer.scanned_ahead && reach) {
+  const bool scans_now = !layer.scanned_ahead && reach;
+  if (scans_now) {
     Scan(context, context.context_len, query, /*is_predicted=*/false, *reach);
     layer.has_new_candidates = params_.candidates > 0;
   }
-  if (params_.candidates > 0) scanner_->Rescore(context, query, &layer.kept);
   layer.scanned_ahead = false;
   ++layer.num_steps;
+  // Neighbours and top_p go by the order of all, and by their scores.
+  if (params_.candidates > 0 && scans_now && params_.neighbours == 0 && params_.top_p >= 1) {
+    return ChooseByEstimates(context, query, layer, selection);
+  }
+  if (params_.candidates > 0) scanner_->Rescore(context, query, &layer.kept);
   Choose(context, layer, selection);
 }
 
 const TokenSelection* ScanningSelector::NewCandidates(int layer) const {
   return layers_[layer].has_new_candidates ? &layers_[layer].kept : nullptr;
+}
+
+void ScanningSelector::ChooseByEstimates(const LayerContext& context, const float* query,
+                                         const Layer& layer, TokenSelection* selection) {
+  const AttendedRanges ranges = AttendedRanges::At(params_, context.context_len, layer.local_begin);
+  const int num_kv_heads = context.layout->num_kv_heads;
+  close_calls_.Reset(num_kv_heads, layer.kept.capacity);
+  ForEachHead(context, [&](int h) { close_calls_.Find(layer.kept, h, ranges.num_important); });
+  scanner_->Rescore(context, query, &close_calls_.open());
+  selection->Reset(num_kv_heads, params_.token_budget);
+  ForEachHead(context, [&](int h) {
+    AddAlways(0, ranges.sink_end, h, selection);
+    close_calls_.AddChosen(layer.kept, h, ranges.num_important, selection);
+    AddAlways(ranges.local_begin, context.context_len, h, selection);
+  });
 }
 
 void ScanningSelector::Choose(const LayerContext& context, const Layer& layer,
@@ -152,18 +200,15 @@ void ScanningSelector::Choose(const LayerContext& context, const Layer& layer,
   important_.resize(static_cast<size_t>(num_kv_heads));
   const auto choose = [&](int h) {
     AddAlways(0, ranges.sink_end, h, selection);
-    ImportantTokens& important = important_[h];
-    const absl::Span<const int32_t> chosen =
-        important.Choose(params_, layer.kept.tokens_of(h), layer.kept.scores_of(h),
-                         ranges.num_important, ranges.sink_end, ranges.local_begin);
-    for (size_t i = 0; i < chosen.size(); ++i) {
-      selection->Add(h, chosen[i], important.scores()[i]);
-    }
+    const ImportantTokens::Choice chosen =
+        important_[h].Choose(params_, layer.kept.tokens_of(h), layer.kept.scores_of(h),
+                             ranges.num_important, ranges.sink_end, ranges.local_begin);
+    selection->AddAll(h, chosen.tokens, chosen.scores);
     AddAlways(ranges.local_begin, context.context_len, h, selection);
   };
   // Ranking many candidates is worth waking the other threads for, copying a list is not.
-  if (params_.candidates > 0 && context.pool != nullptr) {
-    context.pool->ParallelFor(num_kv_heads, choose);
+  if (params_.candidates > 0) {
+    ForEachHead(context, choose);
   } else {
     for (int h = 0; h < num_kv_heads; ++h) choose(h);
   }

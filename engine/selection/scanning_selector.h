@@ -8,6 +8,7 @@
 
 #include "engine/selection/attended_ranges.h"
 #include "engine/selection/attention_params.h"
+#include "engine/selection/close_calls.h"
 #include "engine/selection/important_tokens.h"
 #include "engine/selection/token_selector.h"
 
@@ -28,6 +29,8 @@ enum class ScanReach {
 // policies differ; ScanningSelector does the rest. One object per sequence.
 class KeyScanner {
  public:
+  static constexpr int kScanScratch = 16;
+
   virtual ~KeyScanner() = default;
   virtual std::unique_ptr<KeyScanner> Clone() const = 0;
 
@@ -43,15 +46,16 @@ class KeyScanner {
 
   // Finds, for each KV head, the `count` tokens of [begin, end) with the highest scores for the
   // query [num_heads, head_dim], and adds them in ascending order with their scores.
-  // `found` has been reset and has room. kBestBlocks: only with params.scan_fraction below 1, and
-  // after a scan of all.
-  virtual void Scan(const LayerContext& context, const float* query, int begin, int end, int count,
-                    ScanReach reach, ScoredTokens* found) = 0;
+  // `found` has been reset and has room for kScanScratch more per KV head, which may be written.
+  // kBestBlocks: only with params.scan_fraction below 1, and after a scan of all. Returns how many
+  // tokens it scored, over the KV heads.
+  virtual int64_t Scan(const LayerContext& context, const float* query, int begin, int end,
+                       int count, ScanReach reach, ScoredTokens* found) = 0;
 
   // The same for a query that a QueryPredictor gave, which need not look like the layer's own.
-  virtual void ScanPredicted(const LayerContext& context, const float* query, int begin, int end,
-                             int count, ScanReach reach, ScoredTokens* found) {
-    Scan(context, query, begin, end, count, reach, found);
+  virtual int64_t ScanPredicted(const LayerContext& context, const float* query, int begin, int end,
+                                int count, ScanReach reach, ScoredTokens* found) {
+    return Scan(context, query, begin, end, count, reach, found);
   }
 
   // Scores the layer's candidates for another query: replaces their scores. By default from their
@@ -81,9 +85,10 @@ class QueryPredictor {
 // A policy that scans what it keeps of all keys every `prediction_interval` steps. Scans are
 // staggered over the layers so that no step carries them all. Between scans the kept tokens are
 // attended as they are, or, when `candidates` says to keep more, each step's own query ranks them
-// anew ("predict early, decide late"). With `scan_fraction` below 1 each step between two scans of
-// all scans the best blocks of the last one. The local window grows between two scans, so that no
-// token is both outside of it and unscored.
+// anew by their keys ("predict early, decide late"); in the step of a scan by that query only those
+// that its estimates do not decide about (CloseCalls). With `scan_fraction` below 1 each step
+// between two scans of all scans the best blocks of the last one. The local window grows between
+// two scans, so that no token is both outside of it and unscored.
 class ScanningSelector : public TokenSelector {
  public:
   // `predictor`: null for a scan by the layer's own query. `first_layer_is_dense`: nothing can
@@ -102,6 +107,7 @@ class ScanningSelector : public TokenSelector {
   const TokenSelection* Early(int layer) const override;
   void Select(const LayerContext& context, const float* query, TokenSelection* selection) override;
   const TokenSelection* NewCandidates(int layer) const override;
+  int64_t num_scored() const override { return num_scored_; }
 
  private:
   struct Layer {
@@ -118,6 +124,9 @@ class ScanningSelector : public TokenSelector {
   void Scan(const LayerContext& context, int num_written, const float* query, bool is_predicted,
             ScanReach reach);
   void Choose(const LayerContext& context, const Layer& layer, TokenSelection* selection);
+  // The same after a scan of this step by the layer's own query: keys decide close calls only.
+  void ChooseByEstimates(const LayerContext& context, const float* query, const Layer& layer,
+                         TokenSelection* selection);
 
   const AttentionParams params_;
   std::unique_ptr<KeyScanner> scanner_;
@@ -125,6 +134,8 @@ class ScanningSelector : public TokenSelector {
   const bool first_layer_is_dense_;
   std::vector<Layer> layers_;
   std::vector<ImportantTokens> important_;  // one per KV head
+  CloseCalls close_calls_;
+  int64_t num_scored_ = 0;
 };
 
 }  // namespace tokenbutler

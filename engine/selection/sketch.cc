@@ -27,14 +27,12 @@ class SketchScanner : public KeyScanner {
   void Reserve(const KvLayout&, int, int max_tokens, int max_found) override {
     if (scan_fraction_ < 1) {
       const int max_blocks = max_tokens / sketch_.block_size + 1;
-      for (Layer& layer : layers_) layer.best_blocks.Reserve(num_kv_heads_, max_blocks);
+      for (Layer& layer : layers_) layer.best_blocks.Reserve(num_kv_heads_, max_blocks, max_found);
     }
-    const size_t num_heads = static_cast<size_t>(num_kv_heads_);
-    tokens_.reserve(num_heads * (static_cast<size_t>(max_found) + kScratchTokens));
     SketchScanParams::Head longest;
     longest.end = max_tokens;
     longest.k = max_found;
-    scans_.assign(num_heads, longest);
+    scans_.assign(static_cast<size_t>(num_kv_heads_), longest);
     workspace_.SetRoom(SketchScanWorkspaceBytes(scans_));
   }
 
@@ -57,16 +55,15 @@ class SketchScanner : public KeyScanner {
     return done * sketch_.block_size;
   }
 
-  void Scan(const LayerContext& context, const float* query, int begin, int end, int count,
-            ScanReach reach, ScoredTokens* found) override {
+  int64_t Scan(const LayerContext& context, const float* query, int begin, int end, int count,
+               ScanReach reach, ScoredTokens* found) override {
     Layer& layer = layers_[context.layer];
     const bool only_best = reach == ScanReach::kBestBlocks && layer.best_blocks.has_ranking();
     if (only_best) layer.best_blocks.AddUpTo((end - 1) / sketch_.block_size + 1);
-    const size_t room = static_cast<size_t>(count) + kScratchTokens;
-    tokens_.resize(num_kv_heads_ * room);
     scans_.resize(static_cast<size_t>(num_kv_heads_));
     for (int h = 0; h < num_kv_heads_; ++h) {
       const size_t first_head = static_cast<size_t>(h) * context.group_size;
+      const size_t at = static_cast<size_t>(h) * found->capacity;
       scans_[h] = {.keys = {.runs = context.state_blocks.data(),
                             .offset = context.state_layout->offset(context.layer, h, 0),
                             .blocks_per_run = context.state_layout->kv_blocks()},
@@ -75,8 +72,8 @@ class SketchScanner : public KeyScanner {
                    .begin = begin,
                    .end = end,
                    .k = count,
-                   .tokens = tokens_.data() + h * room,
-                   .scores = found->scores.data() + static_cast<size_t>(h) * found->capacity};
+                   .tokens = found->tokens.data() + at,
+                   .scores = found->scores.data() + at};
       if (only_best) scans_[h].blocks = layer.best_blocks.of(h);
     }
     SketchScan({.layout = sketch_,
@@ -85,19 +82,18 @@ class SketchScanner : public KeyScanner {
                 .heads = absl::MakeSpan(scans_),
                 .workspace = workspace_.Reserve(SketchScanWorkspaceBytes(scans_))},
                *context.pool);
+    int64_t num_scored = 0;
     for (int h = 0; h < num_kv_heads_; ++h) {
       found->counts[h] = scans_[h].num_selected;
-      std::copy_n(scans_[h].tokens, scans_[h].num_selected,
-                  found->tokens.data() + static_cast<size_t>(h) * found->capacity);
+      num_scored += SketchScanTokens(sketch_, scans_[h]);
     }
     if (scan_fraction_ < 1 && !only_best) {
       layer.best_blocks.Rank(*found, sketch_.block_size, scan_fraction_, begin, end, count);
     }
+    return num_scored;
   }
 
  private:
-  static constexpr int kScratchTokens = 16;  // behind SketchScan's tokens
-
   struct Layer {
     int num_sketched = 0;    // full blocks with a record
     BestBlocks best_blocks;  // as of the last scan of all; scan_fraction_ < 1
@@ -109,7 +105,6 @@ class SketchScanner : public KeyScanner {
   std::vector<Layer> layers_;
   AlignedBytes workspace_;
   std::vector<SketchScanParams::Head> scans_;
-  std::vector<int32_t> tokens_;
 };
 
 }  // namespace

@@ -128,6 +128,11 @@ class TokenSelector {
     return nullptr;
   }
 
+  // Tokens that it has scored in decode steps so far, by what it keeps of them or by their keys,
+  // summed over layers and KV heads: how much of the context it looked at. Scores of candidates
+  // that are ranked anew do not count.
+  virtual int64_t num_scored() const { return 0; }
+
   // For policies that attend to all tokens, by keys and values of their own making: where these are
   // for the layer, as bases of all blocks of the context with its layout. They are attended to
   // instead, and Select is not called. Valid until the next call; empty: none.

@@ -14,7 +14,7 @@ PAGE = "Before\n<!-- measured: decode -->\nold\n<!-- end -->\nBetween\n<!-- meas
 
 
 def decode_row(depth, setting, ms):
-    return {"depth": depth, "setting": setting, "token_budget": 4096, "interval": 1, "candidates": 0, "scan_fraction": 0.5,
+    return {"depth": depth, "setting": setting, "token_budget": 4096, "interval": 1, "candidates": 0, "scored_share": 0.5,
             "ms_per_token": ms, "p99_step_ms": 2 * ms, "dense_ms": 100.0, "speedup": 100 / ms, "floor_ms": ms / 2,
             "over_floor": 2.0, "attended_tokens": 4096.0, "read_gb_s": 40.0, "gather_gb_s": 20.0}
 

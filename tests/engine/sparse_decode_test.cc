@@ -119,6 +119,31 @@ TEST(AdoptRowsTest, RefusesWhatDoesNotFitTheSequence) {
               ::testing::HasSubstr("queries are those of 1 layers"));
 }
 
+// What a policy looks at to choose: all tokens between sink and window, at every step or every few.
+TEST(ScoredTokensTest, CountsWhatScansLookAt) {
+  auto model = LoadTiny("qwen2-yarn", {.num_blocks = 512});
+  const ModelConfig& config = model->runner().config();
+  const int64_t lists = int64_t{config.num_layers} * config.num_kv_heads;
+  AttentionParams params;
+  params.policy = AttentionPolicy::kExact;
+  params.token_budget = 50;
+  params.sink_tokens = 4;
+  params.local_window = 16;
+  const auto scored = [&](const AttentionParams& attention) {
+    BlockTable sequence = model->NewSequence(120, attention);
+    const std::unique_ptr<SequenceState> state = model->NewState(attention);
+    model->Prefill(sequence, TinyTokens(100, 1), 32, state.get());
+    model->Decode(sequence, TinyTokens(2, 2), state.get());
+    return state->stats().scored_tokens;
+  };
+  EXPECT_EQ(scored(params), lists * (101 - 20 + 102 - 20));
+  params.prediction_interval = 16;  // the second step scans for none of the few layers
+  ASSERT_LT(config.num_layers, 15);
+  EXPECT_EQ(scored(params), lists * (101 - 20));
+  params.policy = AttentionPolicy::kRandom;
+  EXPECT_EQ(scored(params), 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Policies, SparseDecodeTest,
     ::testing::Values(Case{AttentionPolicy::kExact, 1, 0}, Case{AttentionPolicy::kExact, 16, 0},

@@ -124,10 +124,35 @@ constexpr int kMaxRanges = 64;
 constexpr int kMinRangeTokens = 1024;
 constexpr int kRangeAlign = 64;
 
+int RangeTokens(const KeyScoresParams& p) {
+  const int share = (p.end - p.begin + kMaxRanges - 1) / kMaxRanges;
+  return std::max(kMinRangeTokens, (share + kRangeAlign - 1) / kRangeAlign * kRangeAlign);
+}
+int NumRanges(const KeyScoresParams& p) {
+  const int range_tokens = RangeTokens(p);
+  return (std::max(0, p.end - p.begin) + range_tokens - 1) / range_tokens;
+}
+
 // States of a range's heads, on cache lines of their own.
 size_t RangeStates(int group_size) {
   constexpr size_t kPerLine = 64 / sizeof(OnlineSoftmaxState);
   return (group_size + kPerLine - 1) / kPerLine * kPerLine;
+}
+
+// Those of one range, or null when no lse is wanted.
+OnlineSoftmaxState* StatesOf(const KeyScoresParams& p, int range) {
+  if (p.lse_out == nullptr) return nullptr;
+  return reinterpret_cast<OnlineSoftmaxState*>(p.workspace) + range * RangeStates(p.group_size);
+}
+
+void MergeStates(const KeyScoresParams& p) {
+  for (int h = 0; p.lse_out != nullptr && h < p.group_size; ++h) {
+    OnlineSoftmaxState all;
+    for (int range = 0; range < NumRanges(p); ++range) {
+      all.Merge(StatesOf(p, range)[h], /*head_dim=*/0);
+    }
+    p.lse_out[h] = all.lse();
+  }
 }
 
 }  // namespace
@@ -136,30 +161,23 @@ size_t KeyScoresWorkspaceFloats(int group_size) {
   return kMaxRanges * RangeStates(group_size) * sizeof(OnlineSoftmaxState) / sizeof(float);
 }
 
-void KeyScores(const KeyScoresParams& p, ComputePool& pool) {
-  const int num_tokens = std::max(0, p.end - p.begin);
-  const int share = (num_tokens + kMaxRanges - 1) / kMaxRanges;
-  const int range_tokens =
-      std::max(kMinRangeTokens, (share + kRangeAlign - 1) / kRangeAlign * kRangeAlign);
-  const int num_ranges = (num_tokens + range_tokens - 1) / range_tokens;
-  auto* states = reinterpret_cast<OnlineSoftmaxState*>(p.workspace);
-  const size_t states_per_range = RangeStates(p.group_size);
-  pool.ParallelFor(num_ranges, [&](int range) {
-    OnlineSoftmaxState* mine = nullptr;
-    if (p.lse_out != nullptr) {
-      mine = states + range * states_per_range;
-      for (int h = 0; h < p.group_size; ++h) new (&mine[h]) OnlineSoftmaxState;
-    }
+void KeyScores(const KeyScoresParams& params, ComputePool& pool) {
+  KeyScores(absl::MakeConstSpan(&params, 1), pool);
+}
+
+void KeyScores(absl::Span<const KeyScoresParams> params, ComputePool& pool) {
+  int max_ranges = 0;
+  for (const KeyScoresParams& p : params) max_ranges = std::max(max_ranges, NumRanges(p));
+  pool.ParallelFor(static_cast<int>(params.size()) * max_ranges, [&](int task) {
+    const KeyScoresParams& p = params[task / max_ranges];
+    const int range = task % max_ranges, range_tokens = RangeTokens(p);
+    if (range >= NumRanges(p)) return;
+    OnlineSoftmaxState* states = StatesOf(p, range);
+    for (int h = 0; states != nullptr && h < p.group_size; ++h) new (&states[h]) OnlineSoftmaxState;
     const int begin = p.begin + range * range_tokens;
-    HWY_DYNAMIC_DISPATCH(ScoreRange)(p, begin, std::min(begin + range_tokens, p.end), mine);
+    HWY_DYNAMIC_DISPATCH(ScoreRange)(p, begin, std::min(begin + range_tokens, p.end), states);
   });
-  for (int h = 0; p.lse_out != nullptr && h < p.group_size; ++h) {
-    OnlineSoftmaxState all;
-    for (int range = 0; range < num_ranges; ++range) {
-      all.Merge(states[range * states_per_range + h], /*head_dim=*/0);
-    }
-    p.lse_out[h] = all.lse();
-  }
+  for (const KeyScoresParams& p : params) MergeStates(p);
 }
 
 }  // namespace tokenbutler

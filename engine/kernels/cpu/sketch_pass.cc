@@ -1,6 +1,7 @@
 #include "engine/kernels/cpu/sketch_pass.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "engine/kernels/kernel_target.h"
 
@@ -105,6 +106,22 @@ int CollectPassed(const SketchPass::Scores& batch, float* scores, int32_t* posit
   for (int i = 0; i < count; ++i) {
     scores[i] = batch.scores[list[i]];
     positions[i] = batch.positions[list[i] / kTileTokens] + list[i] % kTileTokens;
+  }
+  return count;
+}
+
+int CopyPassed(const SketchPass::Scores& batch, float* scores) {
+  constexpr int kTileTokens = SketchLayout::kSubBlockTokens;
+  int count = 0;
+  for (int tile = 0; tile < batch.num_tiles; ++tile) {
+    const float* from = batch.scores + tile * kTileTokens;
+    unsigned passed = batch.passed[tile];
+    if (passed == 0xffff) {
+      std::copy_n(from, kTileTokens, scores + count);
+      count += kTileTokens;
+      continue;
+    }
+    for (; passed != 0; passed &= passed - 1) scores[count++] = from[std::countr_zero(passed)];
   }
   return count;
 }

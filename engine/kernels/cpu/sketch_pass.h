@@ -10,9 +10,9 @@
 namespace tokenbutler {
 
 // One task's walk over a piece of the records of one KV head, in batches of blocks. Pieces are
-// aligned in the sequence and batches counted from their first block, so that results depend on the
-// head's range and its chosen blocks but not on the threads. Large: keeps what it needs in itself,
-// on the stack of the thread that runs the task.
+// aligned in the sequence, or in the list of the chosen blocks, and batches counted from their
+// first block, so that results depend on the head's range and its chosen blocks but not on the
+// threads. Large: keeps what it needs in itself, on the stack of the thread that runs the task.
 class SketchPass {
  public:
   static constexpr int kMaxBatchTokens = kSketchBatchBlocks * SketchLayout::kMaxBlockSize;
@@ -29,7 +29,7 @@ class SketchPass {
 
   // The blocks of the batches to come: those of the piece that overlap the range,
   void TakePiece(int piece);
-  // or these of the piece, ascending, all of which overlap the range.
+  // or these, at most PieceBlocks(), ascending, all of which overlap the range.
   void TakeBlocks(const int32_t* blocks, int num_blocks);
 
   int num_batches() const { return (num_blocks_ + kSketchBatchBlocks - 1) / kSketchBatchBlocks; }
@@ -78,5 +78,7 @@ class SketchPass {
 
 // Writes what passed, in order, and where that is; returns how much. The outputs have room for all.
 int CollectPassed(const SketchPass::Scores& batch, float* scores, int32_t* positions);
+// Without the positions, and fast where most passed.
+int CopyPassed(const SketchPass::Scores& batch, float* scores);
 
 }  // namespace tokenbutler

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -47,12 +48,22 @@ class HeadWorkspace {
     Place(at, slots, &scores);
     Place(at, slots, &positions);
     Place(at, 1, &threshold);
+    Place(at, 1, &pieces_left);
   }
+
+  // The pieces have not been scanned with this threshold.
+  void Begin(float least, int num_pieces) const {
+    *threshold = least;
+    new (pieces_left) std::atomic<int>(num_pieces);
+  }
+  // True for the last piece: it then sees what the others left.
+  bool FinishPiece() const { return pieces_left->fetch_sub(1, std::memory_order_acq_rel) == 1; }
 
   int32_t* counts;     // [pieces] scores that passed
   float* scores;       // [slots]
   int32_t* positions;  // [slots]
   float* threshold;
+  std::atomic<int>* pieces_left;
 
  private:
   template <class T>
@@ -73,35 +84,34 @@ class Scan {
   }
 
   void Run() {
-    ForEachHead([this](const Head& head, const HeadWorkspace& w) {
-      *w.threshold = GuessThreshold(head, w);
+    ForEachHead([this](Head& head, const HeadWorkspace& w) {
+      head.num_selected = kNotYet;
+      w.Begin(GuessThreshold(head, w), NumPieces(head));
     });
-    ForEachPiece(
-        [this](const Head& head, const HeadWorkspace& w, int piece) { Collect(head, w, piece); });
-    if (MarkWrongGuesses()) {
-      ForEachPiece([this](const Head& head, const HeadWorkspace& w, int piece) {
-        if (*w.threshold == kEverything) Collect(head, w, piece);
-      });
+    ScanPieces();
+    bool any_wrong = false;
+    for (size_t i = 0; i < p_.heads.size(); ++i) {
+      if (p_.heads[i].num_selected != kNotYet) continue;
+      WorkspaceOf(i).Begin(kEverything, NumPieces(p_.heads[i]));
+      any_wrong = true;
     }
-    ForEachHead([this](Head& head, const HeadWorkspace& w) { Select(head, w); });
+    if (any_wrong) ScanPieces();
   }
 
  private:
-  int NumPieces(const Head& head) const {
-    if (head.end <= head.begin) return 0;
-    return LastBlock(head) / piece_blocks_ - FirstBlock(head) / piece_blocks_ + 1;
-  }
+  static constexpr int kNotYet = -1;  // as a number of selected tokens
+
   int FirstBlock(const Head& head) const { return head.begin / p_.layout.block_size; }
   int LastBlock(const Head& head) const { return (head.end - 1) / p_.layout.block_size; }
-  // Tokens of the range to choose from.
-  int NumEligible(const Head& head) const {
-    if (!head.blocks) return NumTokens(head);
-    const int size = p_.layout.block_size;
-    int64_t n = 0;
-    for (const int32_t block : *head.blocks) {
-      n += std::min((block + 1) * size, head.end) - std::max(block * size, head.begin);
-    }
-    return static_cast<int>(n);
+  // Pieces are aligned in the sequence, or in the list of blocks.
+  int FirstPiece(const Head& head) const {
+    return head.blocks ? 0 : FirstBlock(head) / piece_blocks_;
+  }
+  int NumPieces(const Head& head) const {
+    if (head.end <= head.begin) return 0;
+    if (!head.blocks) return LastBlock(head) / piece_blocks_ - FirstPiece(head) + 1;
+    // One at least, which chooses nothing.
+    return std::max(1, (static_cast<int>(head.blocks->size()) + piece_blocks_ - 1) / piece_blocks_);
   }
   HeadWorkspace WorkspaceOf(size_t index) const {
     return HeadWorkspace(p_.heads[index], p_.workspace + index * workspace_stride_);
@@ -113,14 +123,19 @@ class Scan {
       if (NumTokens(p_.heads[i]) > 0) fn(p_.heads[i], WorkspaceOf(i));
     });
   }
-  // fn(head, workspace, piece) with pieces counted from the start of the sequence.
-  template <class Fn>
-  void ForEachPiece(const Fn& fn) {
+  // Scans the heads that have no result yet. Whoever scans the last piece of a head chooses its
+  // tokens, while others scan pieces of the next one; a head whose threshold let too few pass is
+  // left without a result.
+  void ScanPieces() {
     pool_.ParallelFor(static_cast<int>(p_.heads.size()) * max_pieces_, [&](int task) {
       const int i = task / max_pieces_, piece = task % max_pieces_;
-      const Head& head = p_.heads[i];
-      if (piece >= NumPieces(head)) return;
-      fn(head, WorkspaceOf(i), piece + FirstBlock(head) / piece_blocks_);
+      Head& head = p_.heads[i];
+      // No other head's result is looked at, and this one's is there before the tasks or after its
+      // last piece.
+      if (piece >= NumPieces(head) || head.num_selected != kNotYet) return;
+      const HeadWorkspace w = WorkspaceOf(i);
+      Collect(head, w, piece);
+      if (w.FinishPiece() && !IsWrongGuess(head, w)) Select(head, w);
     });
   }
 
@@ -151,47 +166,34 @@ class Scan {
         blocks[i] = head.blocks ? (*head.blocks)[at] : FirstBlock(head) + at;
       }
       pass.TakeBlocks(blocks.data(), size);
-      count +=
-          CollectPassed(pass.ScoreBatch(0, kEverything), w.scores + count, w.positions + count);
+      count += CopyPassed(pass.ScoreBatch(0, kEverything), w.scores + count);
     }
     return KthLargest(w.scores, count, std::min(count, static_cast<int>(rank) + 1));
   }
 
-  // Whether any threshold was so high that too few scores passed it. Then all shall pass.
-  bool MarkWrongGuesses() const {
-    bool any = false;
-    for (size_t i = 0; i < p_.heads.size(); ++i) {
-      const Head& head = p_.heads[i];
-      if (NumTokens(head) == 0) continue;
-      const HeadWorkspace w = WorkspaceOf(i);
-      const int64_t passed = std::accumulate(w.counts, w.counts + NumPieces(head), int64_t{0});
-      if (*w.threshold == kEverything || passed >= std::min(head.k, NumEligible(head))) continue;
-      *w.threshold = kEverything;
-      any = true;
-    }
-    return any;
+  // Whether the threshold was so high that too few scores passed it.
+  bool IsWrongGuess(const Head& head, const HeadWorkspace& w) const {
+    if (*w.threshold == kEverything) return false;
+    const int64_t passed = std::accumulate(w.counts, w.counts + NumPieces(head), int64_t{0});
+    return passed < std::min(head.k, SketchScanTokens(p_.layout, head));
   }
 
   // Where a piece writes: its place if everything passed.
   int SlotOf(const Head& head, int piece) const {
-    return std::max(piece * piece_blocks_ * p_.layout.block_size - head.begin, 0);
-  }
-
-  // The given blocks that are in this piece.
-  absl::Span<const int32_t> BlocksOf(const Head& head, int piece) const {
-    const auto* from =
-        std::lower_bound(head.blocks->begin(), head.blocks->end(), piece * piece_blocks_);
-    const auto* to = std::lower_bound(from, head.blocks->end(), (piece + 1) * piece_blocks_);
-    return absl::MakeConstSpan(from, to - from);
+    const int size = p_.layout.block_size, first = (FirstPiece(head) + piece) * piece_blocks_;
+    if (!head.blocks) return std::max(first * size - head.begin, 0);
+    // What of the first block is before the range takes no place.
+    return piece == 0 ? 0 : first * size - std::max(head.begin - head.blocks->front() * size, 0);
   }
 
   void Collect(const Head& head, const HeadWorkspace& w, int piece) const {
     SketchPass pass = MakePass(head);
     if (head.blocks) {
-      const absl::Span<const int32_t> blocks = BlocksOf(head, piece);
+      const absl::Span<const int32_t> blocks =
+          head.blocks->subspan(static_cast<size_t>(piece) * piece_blocks_, piece_blocks_);
       pass.TakeBlocks(blocks.data(), static_cast<int>(blocks.size()));
     } else {
-      pass.TakePiece(piece);
+      pass.TakePiece(FirstPiece(head) + piece);
     }
     const int slot = SlotOf(head, piece);
     int count = 0;
@@ -199,18 +201,19 @@ class Scan {
       count += CollectPassed(pass.ScoreBatch(b, *w.threshold), w.scores + slot + count,
                              w.positions + slot + count);
     }
-    w.counts[piece - FirstBlock(head) / piece_blocks_] = count;
+    w.counts[piece] = count;
   }
 
   // Moves what the pieces collected together, and returns how much it is.
   int Join(const Head& head, const HeadWorkspace& w) const {
-    const int first = FirstBlock(head) / piece_blocks_;
     int count = 0;
-    for (int i = 0; i < NumPieces(head); ++i) {
-      const int slot = SlotOf(head, first + i);
-      std::memmove(w.scores + count, w.scores + slot, w.counts[i] * sizeof(float));
-      std::memmove(w.positions + count, w.positions + slot, w.counts[i] * sizeof(int32_t));
-      count += w.counts[i];
+    for (int piece = 0; piece < NumPieces(head); ++piece) {
+      const int slot = SlotOf(head, piece);
+      if (slot != count) {
+        std::memmove(w.scores + count, w.scores + slot, w.counts[piece] * sizeof(float));
+        std::memmove(w.positions + count, w.positions + slot, w.counts[piece] * sizeof(int32_t));
+      }
+      count += w.counts[piece];
     }
     return count;
   }
@@ -235,6 +238,16 @@ class Scan {
 };
 
 }  // namespace
+
+int SketchScanTokens(const SketchLayout& layout, const SketchScanParams::Head& head) {
+  if (!head.blocks) return NumTokens(head);
+  const int size = layout.block_size;
+  int64_t n = 0;
+  for (const int32_t block : *head.blocks) {
+    n += std::min((block + 1) * size, head.end) - std::max(block * size, head.begin);
+  }
+  return static_cast<int>(n);
+}
 
 size_t SketchScanWorkspaceBytes(absl::Span<const SketchScanParams::Head> heads) {
   return heads.size() * HeadWorkspace::LargestBytes(heads);

@@ -178,5 +178,23 @@ TEST_P(KeyScoresTest, ResultDoesNotDependOnThreads) {
   }
 }
 
+// Several at once, of lengths of their own, one of them empty: the same bits as one by one.
+TEST_P(KeyScoresTest, SeveralAtOnceGiveWhatEachGivesAlone) {
+  std::vector<ScoresCase> together, alone;
+  for (const auto& [begin, end] : {std::pair(0, 5000), std::pair(7, 7), std::pair(100, 164)}) {
+    together.emplace_back(Shape{}, begin, end);
+    alone.emplace_back(Shape{}, begin, end);
+  }
+  std::vector<KeyScoresParams> params;
+  for (const ScoresCase& c : together) params.push_back(c.params);
+  ComputePool pool(2);
+  KeyScores(params, pool);
+  for (size_t i = 0; i < alone.size(); ++i) {
+    KeyScores(alone[i].params, pool);
+    ASSERT_EQ(together[i].scores, alone[i].scores);
+    ASSERT_EQ(together[i].lse_out, alone[i].lse_out);
+  }
+}
+
 }  // namespace
 }  // namespace tokenbutler

@@ -270,6 +270,7 @@ TEST_P(SketchScanTest, PartialScanOfFewerThanKTokens) {
       ScanOf scan(c, {{10, 1975, k}}, blocks);
       scan.Run();
       for (int h = 0; h < c.num_heads; ++h) {
+        ASSERT_EQ(SketchScanTokens(c.layout, scan.heads[h]), num_tokens);
         ASSERT_EQ(scan.heads[h].num_selected, std::min(k, num_tokens));
         const std::vector<int32_t> tokens = scan.tokens(h);
         ASSERT_TRUE(std::is_sorted(tokens.begin(), tokens.end()));

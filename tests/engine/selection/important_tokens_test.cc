@@ -18,10 +18,10 @@ using ::testing::IsEmpty;
 std::vector<int32_t> Choose(const AttentionParams& params, std::vector<int32_t> tokens,
                             std::vector<float> scores, int count, int begin = 0, int end = 1000) {
   ImportantTokens important;
-  const absl::Span<const int32_t> chosen =
+  const ImportantTokens::Choice chosen =
       important.Choose(params, tokens, scores, count, begin, end);
-  EXPECT_EQ(important.scores().size(), chosen.size());
-  return {chosen.begin(), chosen.end()};
+  EXPECT_EQ(chosen.scores.size(), chosen.tokens.size());
+  return {chosen.tokens.begin(), chosen.tokens.end()};
 }
 
 TEST(ImportantTokensTest, TakesTheHighestScoresInTokenOrder) {

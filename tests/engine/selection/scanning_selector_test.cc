@@ -31,8 +31,8 @@ class PlantedScanner : public KeyScanner {
   int Prepare(const LayerContext&, int num_written) override {
     return num_written / kBlock * kBlock;
   }
-  void Scan(const LayerContext& context, const float*, int begin, int end, int count,
-            ScanReach reach, ScoredTokens* found) override {
+  int64_t Scan(const LayerContext& context, const float*, int begin, int end, int count,
+               ScanReach reach, ScoredTokens* found) override {
     if (reach == ScanReach::kBestBlocks) {
       EXPECT_GT(log_->scans[context.layer], 0) << "no scan of all before";
       ++log_->partial_scans;
@@ -53,6 +53,7 @@ class PlantedScanner : public KeyScanner {
         }
       }
     }
+    return 2 * (end - begin);
   }
   void Rescore(const LayerContext&, const float*, ScoredTokens* candidates) override {
     ++log_->rescores;
