@@ -66,10 +66,12 @@ struct SketchedKeys {
   }
 };
 
-// Writes the record of one block. Levels: for 2 and 4 bits the block's minimum and maximum of each
-// channel and evenly between; for 1 bit mean -/+ mean absolute deviation. Scale and zero are bf16,
-// and codes are nearest to what these give. Channels that hold infinity or NaN get arbitrary
-// codes. Any thread; allocates nothing.
+// Writes the record of one block. Levels of each channel: for 4 bits the block's minimum and
+// maximum and evenly between; for 1 bit mean -/+ mean absolute deviation. For 2 bits, from minimum
+// and maximum on, twice: codes nearest to the levels, then the scale and zero with the least
+// squared error for these codes (the linear regression of keys on codes; Lloyd's method for levels
+// at equal distances). Scale and zero are bf16, and codes are nearest to what these give. Channels
+// that hold infinity or NaN get arbitrary codes. Any thread; allocates nothing.
 struct SketchKeysParams {
   SketchLayout layout;
   const void* keys = nullptr;  // [block_size, head_dim] dtype, as cached (after RoPE)

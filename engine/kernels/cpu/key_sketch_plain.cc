@@ -25,6 +25,29 @@ int NearestCode(float x, int max_code) {
 // 1 / x, and 0 where there is nothing to divide: the channel is constant or not finite.
 float Reciprocal(float x) { return x > 0 && std::isfinite(1 / x) ? 1 / x : 0.0f; }
 
+// Moves the levels from `low` to `high` to where they fit the channel's keys better.
+void FitLevels(const SketchKeysParams& p, int channel, float* low, float* high) {
+  const float num_tokens = static_cast<float>(p.layout.block_size);
+  const float num_steps = static_cast<float>(p.layout.levels());
+  for (int fit = 0; fit < kSketchFits; ++fit) {
+    const float to_code = Reciprocal((*high - *low) / num_steps);
+    float codes = 0, squares = 0, above = 0, products = 0;  // sums over the tokens
+    for (int t = 0; t < p.layout.block_size; ++t) {
+      const float x = KeyElement(p, t, channel) - *low;
+      const float code = static_cast<float>(NearestCode(x * to_code, p.layout.levels()));
+      codes += code;
+      squares += code * code;
+      above += x;
+      products += code * x;
+    }
+    const float spread = num_tokens * squares - codes * codes;
+    if (!(spread > 0)) return;
+    const float scale = (num_tokens * products - codes * above) / spread;
+    *low += (above - scale * codes) / num_tokens;
+    *high = *low + scale * num_steps;
+  }
+}
+
 // Sets one channel's scale and zero.
 void ChooseLevels(const SketchKeysParams& p, int channel) {
   const SketchLayout& layout = p.layout;
@@ -43,6 +66,7 @@ void ChooseLevels(const SketchKeysParams& p, int channel) {
     low = mean - deviations / layout.block_size;
     high = mean + deviations / layout.block_size;
   }
+  if (layout.bits == 2) FitLevels(p, channel, &low, &high);
   float scale = (high - low) / layout.levels();
   if (!std::isfinite(scale) || !std::isfinite(low)) scale = low = 0;
   auto* scales = reinterpret_cast<BF16*>(p.record + layout.scales_offset());

@@ -8,6 +8,9 @@
 
 namespace tokenbutler {
 
+// Rounds of fitting two-bit levels to the keys of a block.
+constexpr int kSketchFits = 2;
+
 // One number of a record at a time: what the plain kernels are made of.
 
 inline float SketchScale(const SketchLayout& layout, const std::byte* record, int channel) {

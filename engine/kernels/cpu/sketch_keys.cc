@@ -5,6 +5,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "engine/kernels/cpu/sketch_codes.h"
 #include "engine/kernels/key_sketch.h"
 
 // The order of these matters to Highway.
@@ -66,6 +67,38 @@ struct ChannelLevels {
   alignas(64) float to_code[kMaxDim];  // 1 / scale, or 0
 };
 
+// As FitLevels of key_sketch_plain.cc, for the channels [c, c + lanes).
+template <class T>
+HWY_INLINE void FitLevels(const SketchKeysParams& p, int c, hn::Vec<FloatTag>* low,
+                          hn::Vec<FloatTag>* high) {
+  const FloatTag d;
+  const auto zero = hn::Zero(d), infinity = hn::Set(d, std::numeric_limits<float>::infinity());
+  const auto num_tokens = hn::Set(d, static_cast<float>(p.layout.block_size));
+  const auto num_steps = hn::Set(d, static_cast<float>(p.layout.levels()));
+  for (int fit = 0; fit < kSketchFits; ++fit) {
+    const auto step = hn::Div(hn::Sub(*high, *low), num_steps);
+    const auto inverse = hn::Div(hn::Set(d, 1.0f), step);
+    const auto is_finite = hn::And(hn::Gt(step, zero), hn::Lt(inverse, infinity));
+    const auto to_code = hn::IfThenElseZero(is_finite, inverse);
+    auto codes = zero, squares = zero, above = zero, products = zero;
+    for (int t = 0; t < p.layout.block_size; ++t) {
+      const auto x = hn::Sub(TokenKeys<T>(p, t, c), *low);
+      const auto code = hn::Round(hn::Min(hn::Max(hn::Mul(x, to_code), zero), num_steps));
+      codes = hn::Add(codes, code);
+      squares = hn::Add(squares, hn::Mul(code, code));
+      above = hn::Add(above, x);
+      products = hn::Add(products, hn::Mul(code, x));
+    }
+    const auto spread = hn::Sub(hn::Mul(num_tokens, squares), hn::Mul(codes, codes));
+    const auto scale =
+        hn::Div(hn::Sub(hn::Mul(num_tokens, products), hn::Mul(codes, above)), spread);
+    const auto fitted = hn::Add(*low, hn::Div(hn::Sub(above, hn::Mul(scale, codes)), num_tokens));
+    const auto has_spread = hn::Gt(spread, zero);
+    *high = hn::IfThenElse(has_spread, hn::Add(fitted, hn::Mul(scale, num_steps)), *high);
+    *low = hn::IfThenElse(has_spread, fitted, *low);
+  }
+}
+
 // The lowest and the highest level of the channels [c, c + lanes).
 template <class T>
 HWY_INLINE void FindLevels(const SketchKeysParams& p, int c, float* lows, float* highs) {
@@ -88,6 +121,7 @@ HWY_INLINE void FindLevels(const SketchKeysParams& p, int c, float* lows, float*
     low = hn::Sub(mean, hn::Div(deviations, size));
     high = hn::Add(mean, hn::Div(deviations, size));
   }
+  if (p.layout.bits == 2) FitLevels<T>(p, c, &low, &high);
   hn::StoreU(low, d, lows);
   hn::StoreU(high, d, highs);
 }

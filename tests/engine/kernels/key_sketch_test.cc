@@ -88,7 +88,7 @@ TEST_P(KeySketchTest, RecordEqualsPlain) {
 }
 
 TEST_P(KeySketchTest, CodesAreNearest) {
-  for (const int bits : {2, 4}) {
+  for (const int bits : {1, 2, 4}) {
     const SketchLayout layout{.head_dim = 64, .bits = bits};
     const std::vector<float> keys = RandomFloats(64 * 128, 5);
     Sketches records = SketchBoth(layout, keys, DType::kBF16);
@@ -97,9 +97,41 @@ TEST_P(KeySketchTest, CodesAreNearest) {
       const float scale = SketchScale(layout, record, c), zero = SketchZero(layout, record, c);
       for (int t = 0; t < 128; ++t) {
         const float key = ToFloat(ToBF16(keys[t * 64 + c]));
-        ASSERT_NEAR(zero + scale * SketchCode(layout, record, t, c), key, scale * 0.52f);
+        const float distance = std::abs(zero + scale * SketchCode(layout, record, t, c) - key);
+        for (int code = 0; code <= layout.levels(); ++code) {
+          ASSERT_LE(distance, std::abs(zero + scale * code - key) + 0.02f * scale);
+        }
       }
     }
+  }
+}
+
+// Outliers do not take levels away from the many; keys far from zero do not cost precision.
+TEST_P(KeySketchTest, TwoBitLevelsFitTheKeys) {
+  constexpr int kDim = 32, kTokens = 128;
+  const SketchLayout layout{.head_dim = kDim, .bits = 2};
+  for (const float mean : {0.0f, 50.0f}) {
+    std::vector<float> keys = RandomFloats(kDim * kTokens, 7);
+    for (float& key : keys) key += mean;
+    for (int c = 0; c < kDim; ++c) keys[c] += 3;
+    const Sketches records = SketchBoth(layout, keys, DType::kF32);
+    const std::byte* record = const_cast<Sketches&>(records).fast.data();
+    double error = 0, even_error = 0;
+    for (int c = 0; c < kDim; ++c) {
+      float low = kInf, high = -kInf;
+      for (int t = 0; t < kTokens; ++t) {
+        low = std::min(low, keys[t * kDim + c]);
+        high = std::max(high, keys[t * kDim + c]);
+      }
+      const float scale = SketchScale(layout, record, c), zero = SketchZero(layout, record, c);
+      const float step = (high - low) / 3;
+      for (int t = 0; t < kTokens; ++t) {
+        const float key = keys[t * kDim + c];
+        error += std::pow(zero + scale * SketchCode(layout, record, t, c) - key, 2);
+        even_error += std::pow(low + step * std::nearbyint((key - low) / step) - key, 2);
+      }
+    }
+    EXPECT_LT(error, 0.6 * even_error) << mean;
   }
 }
 
