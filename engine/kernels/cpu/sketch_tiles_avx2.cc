@@ -1,6 +1,9 @@
 // vpmaddubsw for scans of low-bit keys. The functions carry their instruction set as an attribute
 // (see linear_bf16.cc).
-#include "engine/kernels/cpu/sketch_tiles_generic.h"
+#include <algorithm>
+#include <cstring>
+
+#include "engine/kernels/cpu/sketch_tiles.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -10,65 +13,104 @@
 namespace tokenbutler {
 namespace {
 
-// Steps (4 channels each) whose 16-bit sums cannot overflow: 8 * 2 * 15 * 127 < 2^15.
-constexpr int kSafeSteps = 8;
-constexpr int kMaxSteps = kSketchMaxDim / 4;
+constexpr int kTokens = 16;  // of a tile: two registers of 8
+constexpr int kLineBytes = 64;
+// Heads that go through a tile together: their sums stay in registers.
+constexpr int kHeadsTogether = 4;
 
-// A tile's codes, one per byte: [step][32 * half] for steps of 4 channels.
-[[TOKENBUTLER_AVX2, gnu::always_inline]] inline void Unpack(const SketchTiles& p,
-                                                            const std::byte* tile,
-                                                            __m256i codes[kMaxSteps][2]) {
-  const int bits = p.layout->bits, fields = 8 / bits;
-  const int num_lines = p.layout->padded_dim() / (4 * fields);
-  const __m256i mask = _mm256_set1_epi8(static_cast<char>((1 << bits) - 1));
-  const __m128i shift = _mm_cvtsi32_si128(bits);
-  for (int i = 0; i < num_lines; ++i) {
-    for (int half = 0; half < 2; ++half) {
-      __m256i line = _mm256_load_si256(reinterpret_cast<const __m256i*>(tile + i * 64 + half * 32));
-      for (int n = 0; n < fields; ++n) {
-        codes[i * fields + n][half] = _mm256_and_si256(line, mask);
-        line = _mm256_srl_epi16(line, shift);
+// Steps (4 channels each) whose 16-bit sums cannot overflow: a step adds at most
+// 2 * levels * 127 to one.
+template <int kBits>
+constexpr int kSafeSteps = 32767 / (2 * ((1 << kBits) - 1) * 127);
+
+// sums[h][half] += the dots of `num_steps` steps from `first` on, of 8 tokens each.
+template <int kBits, int kHeads>
+[[TOKENBUTLER_AVX2, gnu::always_inline]] inline void AddSteps(const std::byte* tile, int first,
+                                                              int num_steps, const int8_t* queries,
+                                                              __m256i sums[kHeads][2]) {
+  constexpr int kFields = 8 / kBits;
+  const __m256i mask = _mm256_set1_epi8(static_cast<char>((1 << kBits) - 1));
+  __m256i pairs[kHeads][2];
+  for (int h = 0; h < kHeads; ++h) pairs[h][0] = pairs[h][1] = _mm256_setzero_si256();
+  // `first` and `num_steps` are whole lines.
+  for (int line = first / kFields; line < (first + num_steps) / kFields; ++line) {
+    const auto* at = reinterpret_cast<const __m256i*>(tile + line * kLineBytes);
+    const __m256i low = _mm256_load_si256(at), high = _mm256_load_si256(at + 1);
+#pragma GCC unroll 8
+    for (int n = 0; n < kFields; ++n) {
+      const __m256i codes[2] = {_mm256_and_si256(_mm256_srli_epi16(low, n * kBits), mask),
+                                _mm256_and_si256(_mm256_srli_epi16(high, n * kBits), mask)};
+#pragma GCC unroll 4
+      for (int h = 0; h < kHeads; ++h) {
+        int word;
+        std::memcpy(&word, queries + h * kSketchMaxDim + (line * kFields + n) * 4, 4);
+        const __m256i query = _mm256_set1_epi32(word);
+        for (int half = 0; half < 2; ++half) {
+          pairs[h][half] =
+              _mm256_add_epi16(pairs[h][half], _mm256_maddubs_epi16(codes[half], query));
+        }
       }
+    }
+  }
+  const __m256i ones = _mm256_set1_epi16(1);
+  for (int h = 0; h < kHeads; ++h) {
+    for (int half = 0; half < 2; ++half) {
+      sums[h][half] = _mm256_add_epi32(sums[h][half], _mm256_madd_epi16(pairs[h][half], ones));
     }
   }
 }
 
+// Scores of a tile by the heads [first_head, first_head + kHeads).
+template <int kBits, int kHeads>
 [[TOKENBUTLER_AVX2, gnu::always_inline]] inline void ScoreTile(const SketchTiles& p, int block,
                                                                const std::byte* tile,
-                                                               float* scores) {
-  __m256i codes[kMaxSteps][2];
-  Unpack(p, tile, codes);
+                                                               int first_head, float* scores) {
+  constexpr int kFields = 8 / kBits;
+  constexpr int kStepsTogether = kSafeSteps<kBits> / kFields * kFields;
+  const int8_t* queries = p.queries->codes[block][first_head];
   const int num_steps = p.layout->padded_dim() / 4;
-  const __m256i ones = _mm256_set1_epi16(1);
-  for (int h = 0; h < p.num_heads; ++h) {
-    const int8_t* query = p.queries->codes[block][h];
-    __m256i sums[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-    for (int step = 0; step < num_steps; step += kSafeSteps) {
-      __m256i pairs[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-      for (int i = step; i < num_steps && i < step + kSafeSteps; ++i) {
-        int word;
-        std::memcpy(&word, query + i * 4, 4);
-        const __m256i weights = _mm256_set1_epi32(word);
-        pairs[0] = _mm256_add_epi16(pairs[0], _mm256_maddubs_epi16(codes[i][0], weights));
-        pairs[1] = _mm256_add_epi16(pairs[1], _mm256_maddubs_epi16(codes[i][1], weights));
-      }
-      sums[0] = _mm256_add_epi32(sums[0], _mm256_madd_epi16(pairs[0], ones));
-      sums[1] = _mm256_add_epi32(sums[1], _mm256_madd_epi16(pairs[1], ones));
+  __m256i sums[kHeads][2];
+  for (int h = 0; h < kHeads; ++h) sums[h][0] = sums[h][1] = _mm256_setzero_si256();
+  for (int step = 0; step < num_steps; step += kStepsTogether) {
+    AddSteps<kBits, kHeads>(tile, step, std::min(kStepsTogether, num_steps - step), queries, sums);
+  }
+  for (int half = 0; half < 2; ++half) {
+    float* out = scores + half * 8;
+    __m256 best = _mm256_setzero_ps();
+    for (int h = 0; h < kHeads; ++h) {
+      const int head = first_head + h;
+      const __m256 score = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[h][half]),
+                                           _mm256_set1_ps(p.queries->factors[head]),
+                                           _mm256_set1_ps(p.queries->bases[head][block]));
+      best = h == 0 ? score : _mm256_max_ps(best, score);
     }
-    const __m256 factor = _mm256_set1_ps(p.queries->factors[h]);
-    const __m256 base = _mm256_set1_ps(p.queries->bases[h][block]);
-    for (int half = 0; half < 2; ++half) {
-      float* out = scores + half * 8;
-      __m256 score = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[half]), factor, base);
-      if (h > 0 || p.accumulate) score = _mm256_max_ps(score, _mm256_load_ps(out));
-      _mm256_store_ps(out, score);
-    }
+    if (first_head > 0 || p.accumulate) best = _mm256_max_ps(best, _mm256_load_ps(out));
+    _mm256_store_ps(out, best);
   }
 }
 
-}  // namespace
+template <int kBits>
+[[TOKENBUTLER_AVX2, gnu::always_inline]] inline void ScoreHeads(const SketchTiles& p, int block,
+                                                                const std::byte* tile,
+                                                                float* scores) {
+  int head = 0;
+  for (; head + kHeadsTogether <= p.num_heads; head += kHeadsTogether) {
+    ScoreTile<kBits, kHeadsTogether>(p, block, tile, head, scores);
+  }
+  switch (p.num_heads - head) {
+    case 3:
+      return ScoreTile<kBits, 3>(p, block, tile, head, scores);
+    case 2:
+      return ScoreTile<kBits, 2>(p, block, tile, head, scores);
+    case 1:
+      return ScoreTile<kBits, 1>(p, block, tile, head, scores);
+    default:
+      return;
+  }
+}
 
-[[TOKENBUTLER_AVX2]] void ScoreTilesAvx2(const SketchTiles& p) {
+template <int kBits>
+[[TOKENBUTLER_AVX2]] void ScoreTilesOfBits(const SketchTiles& p) {
   const int sub_blocks = p.layout->sub_blocks();
   const size_t codes_offset = p.layout->codes_offset(), tile_bytes = p.layout->sub_block_bytes();
   const __m256 threshold = _mm256_set1_ps(p.threshold);
@@ -76,15 +118,23 @@ constexpr int kMaxSteps = kSketchMaxDim / 4;
     const int block = tile / sub_blocks;
     const size_t offset = codes_offset + tile % sub_blocks * tile_bytes;
     const std::byte* ahead = p.records[block + kSketchBlocksAhead] + offset;
-    for (size_t at = 0; at < tile_bytes; at += 64) __builtin_prefetch(ahead + at);
-    float* scores = p.scores + tile * kSketchLanes;
-    ScoreTile(p, block, p.records[block] + offset, scores);
+    for (size_t at = 0; at < tile_bytes; at += kLineBytes) __builtin_prefetch(ahead + at);
+    float* scores = p.scores + tile * kTokens;
+    ScoreHeads<kBits>(p, block, p.records[block] + offset, scores);
     const int low =
         _mm256_movemask_ps(_mm256_cmp_ps(_mm256_load_ps(scores), threshold, _CMP_NLT_UQ));
     const int high =
         _mm256_movemask_ps(_mm256_cmp_ps(_mm256_load_ps(scores + 8), threshold, _CMP_NLT_UQ));
     p.passed[tile] = static_cast<uint16_t>(low | high << 8);
   }
+}
+
+}  // namespace
+
+void ScoreTilesAvx2(const SketchTiles& p) {
+  if (p.layout->bits == 1) return ScoreTilesOfBits<1>(p);
+  if (p.layout->bits == 2) return ScoreTilesOfBits<2>(p);
+  ScoreTilesOfBits<4>(p);
 }
 
 }  // namespace tokenbutler
