@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Four significant digits or so: a log is for people and plots.
+// Six significant digits: a log is for people and plots.
 Json Rounded(double x) {
   if (!std::isfinite(x)) return nullptr;
   return std::stod(fmt::format("{:.6g}", x));

@@ -41,6 +41,23 @@ TEST(TeacherTest, RowsAreThoseOfTheirPositions) {
   }
 }
 
+// The steps of a sequence share its rows out among themselves.
+TEST(TeacherTest, PartsOfAPassAreItsRows) {
+  TinyTeacher teacher;
+  const std::vector<int32_t> tokens = *RepeatingSequences().Training(0);
+  TeacherPass pass, part, alone;
+  ASSERT_TRUE(teacher->Run(tokens, {.rows = {50, 60, 70, 80, 95}}, &pass).ok());
+  pass.Take(0, 1, &part);
+  EXPECT_EQ(part.rows, pass.rows);
+  EXPECT_EQ(part.queries, pass.queries);
+  pass.Take(1, 2, &part);
+  EXPECT_EQ(part.rows, std::vector<int>({60, 80}));
+  ASSERT_TRUE(teacher->Run(tokens, {.rows = {60, 80}}, &alone).ok());
+  EXPECT_EQ(part.num_tokens, alone.num_tokens);
+  EXPECT_EQ(part.queries, alone.queries);
+  EXPECT_EQ(part.hidden, alone.hidden);
+}
+
 TEST(TeacherTest, RefusesWhatItCannotRun) {
   TinyTeacher teacher;
   TeacherPass pass;
