@@ -21,12 +21,15 @@ COPY offload/ offload/
 COPY engine/ engine/
 COPY server/ server/
 COPY tools/ tools/
+COPY assets/ assets/
 RUN cmake --preset cpu-release -DTOKENBUTLER_BUILD_TESTS=OFF -DTOKENBUTLER_BUILD_BENCH=OFF \
     && cmake --build build/cpu-release --target tokenbutler-server tokenbutler
 # What a server needs at run time, at the paths where it was linked (/opt/tokenbutler is in its RUNPATH, and
 # LibTorch finds its own libraries relative to itself).
 RUN mkdir -p /stage/usr/local/bin \
     && cp build/cpu-release/server/tokenbutler-server build/cpu-release/tools/cli/tokenbutler /stage/usr/local/bin/ \
+    && mkdir -p /stage/usr/local/share/tokenbutler \
+    && cp -r assets/predictors /stage/usr/local/share/tokenbutler/ \
     && cd / && cp --parents -r opt/tokenbutler/torch-2.11.0/torch/lib opt/tokenbutler/torch-2.11.0/nvidia/cu13/lib \
         opt/tokenbutler/torch-2.11.0/torch-2.11.0.dist-info/licenses /stage/ \
     && find /stage -type f \( -name '*.so' -o -name '*.so.*' -o -path '*/bin/*' \) -exec strip --strip-unneeded {} +

@@ -12,6 +12,9 @@ if(NOT EXISTS ${_lib}/libtorch_cpu.so)
   message(FATAL_ERROR "LibTorch not found in ${TOKENBUTLER_TORCH_ROOT}: run scripts/setup, or pass -DTOKENBUTLER_TORCH_ROOT=<folder that holds torch/>.")
 endif()
 
+# Installed programs find it where they were linked, too.
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
+
 add_library(torch::c10 SHARED IMPORTED)
 set_target_properties(torch::c10 PROPERTIES IMPORTED_LOCATION ${_lib}/libc10.so)
 add_library(torch::cpu SHARED IMPORTED)

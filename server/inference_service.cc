@@ -293,6 +293,9 @@ grpc::ServerUnaryReactor* InferenceService::GetServerInfo(grpc::CallbackServerCo
     info.mutable_attention()->set_setting(model->attention_setting);
     info.mutable_offload()->set_backend(model->offload_backend);
     info.mutable_offload()->set_link_is_modelled(model->link_is_modelled);
+    info.mutable_predictor()->set_path(model->predictor.path);
+    info.mutable_predictor()->set_kind(model->predictor.kind);
+    info.mutable_predictor()->set_reason(model->predictor.reason);
   }
   return Reply(context->DefaultReactor(), response, parsed, info);
 }

@@ -140,7 +140,7 @@ absl::StatusOr<AttentionParams> DefaultAttention(const ServerConfig& config,
 
 absl::Status BuildEngine(const ServerConfig& config, LoadedModel model,
                          const MemoryReadings& memory, Clock* clock, Metrics* metrics,
-                         ModelStack* stack) {
+                         ModelStack* stack, PredictorInUse* predictor) {
   EngineConfig engine = config.engine;
   engine.max_model_len = model.config.max_position;
   StepRunnerOptions runner;
@@ -148,8 +148,8 @@ absl::Status BuildEngine(const ServerConfig& config, LoadedModel model,
   runner.prefill_chunk_tokens = engine.prefill_chunk_tokens;
   runner.recall_probe_rate = config.recall_probe_rate;
   // Before the KV cache's share is known: it gets of what is left.
-  RETURN_IF_ERROR(
-      LoadPredictorFiles(config.predictor_files, config.model_path, model.config, &runner));
+  ASSIGN_OR_RETURN(*predictor, LoadPredictorFiles(config.predictor_files, config.model_path,
+                                                  model.config, &runner));
   KvLayout layout = KvLayoutFor(model.config, config.kv_cache_dtype.value_or(model.compute_dtype));
   layout.block_size = config.block_size;
   ASSIGN_OR_RETURN(
@@ -211,7 +211,8 @@ absl::StatusOr<ModelStack> BuildModelStack(const ServerConfig& config, Clock* cl
   served->max_num_seqs = config.engine.max_num_seqs;
   served->max_text_bytes = MaxTextBytes(*stack.tokenizer, served->max_model_len);
   if (stack.chat_template) served->chat_template_source = *model.chat_template;
-  RETURN_IF_ERROR(BuildEngine(config, std::move(model), memory, clock, metrics, &stack));
+  RETURN_IF_ERROR(
+      BuildEngine(config, std::move(model), memory, clock, metrics, &stack, &served->predictor));
   ASSIGN_OR_RETURN(served->attention, DefaultAttention(config, *stack.runner));
   if (config.attention_flags.setting && served->attention.sparse()) {
     served->attention_setting = AttentionSettingName(*config.attention_flags.setting);

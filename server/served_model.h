@@ -8,6 +8,7 @@
 
 #include "engine/models/model_config.h"
 #include "engine/selection/attention_params.h"
+#include "server/predictor_in_use.h"
 
 namespace tokenbutler {
 
@@ -31,6 +32,7 @@ struct ServedModel {
   int64_t attention_state_bytes_per_token = 0;  // that it keeps beside the KV cache
   std::string offload_backend = "direct";       // or "staged"
   bool link_is_modelled = false;
+  PredictorInUse predictor;
   std::string chat_template_source;  // Jinja; empty: none
 
   Engine* engine = nullptr;

@@ -84,6 +84,13 @@ absl::StatusOr<std::optional<DType>> ParseKvCacheDType(const std::string& text) 
   return InvalidArgumentError("'{}' must be auto, bf16, fp16, fp32 or int8", text);
 }
 
+absl::StatusOr<std::optional<PredictorKind>> ParseWantedKind(const std::string& text) {
+  if (text == "any") return std::optional<PredictorKind>();
+  const absl::StatusOr<PredictorKind> kind = ParsePredictorKind(text);
+  if (kind.ok() && *kind != PredictorKind::kPca) return std::optional(*kind);
+  return InvalidArgumentError("'{}' must be any, lookahead or tokenbutler", text);
+}
+
 void AddModelFlags(CLI::App& app, ServerConfig* config) {
   app.add_option("--model", config->model_path,
                  "The model: a .gguf file, or a Hugging Face folder with *.safetensors")
@@ -108,7 +115,19 @@ void AddModelFlags(CLI::App& app, ServerConfig* config) {
       &config->compute_dtype, ParseDType, "auto")
       ->group("Model");
   app.add_option("--predictor", config->predictor_files.predictor,
-                 "Predictor file (.safetensors) for the attention policy tokenbutler")
+                 "Predictor file (.safetensors) for the attention policy tokenbutler; default: the "
+                 "one in --predictor-dir that knows the model's files")
+      ->group("Model");
+  config->predictor_files.folder = "auto";
+  app.add_option("--predictor-dir", config->predictor_files.folder,
+                 "Folder in which a predictor is looked for; auto: share/tokenbutler/predictors "
+                 "beside the program; none: nowhere")
+      ->capture_default_str()
+      ->group("Model");
+  AddParsed(app, "--predictor-kind",
+            "Kind of predictor to take from there: lookahead, tokenbutler, or any: the first of "
+            "these that there is",
+            &config->predictor_files.kind, ParseWantedKind, "any")
       ->group("Model");
   app.add_flag("--predictor-unchecked", config->predictor_files.unchecked,
                "Use predictor files also for model files of the same architecture that they were "

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/predictor/tiny_predictor.h"
+#include "tests/testing/temporary_folder.h"
 
 namespace tokenbutler {
 namespace {
@@ -36,18 +37,64 @@ class PredictorFilesTest : public testing::Test {
   }
   absl::Status Load(const PredictorFiles& files) {
     options_ = {};
-    return LoadPredictorFiles(files, model_path_, config_, &options_);
+    auto in_use = LoadPredictorFiles(files, model_path_, config_, &options_);
+    in_use_ = in_use.value_or(PredictorInUse());
+    return in_use.status();
   }
 
   std::string model_path_, path_;
   ModelConfig config_;
   StepRunnerOptions options_;
+  PredictorInUse in_use_;
 };
 
 TEST_F(PredictorFilesTest, NoneIsFineAndSaysSo) {
   EXPECT_TRUE(Load({}).ok());
   EXPECT_EQ(options_.predictor, nullptr);
   EXPECT_THAT(options_.no_predictor, HasSubstr("--predictor"));
+  EXPECT_EQ(in_use_.path, "");
+  EXPECT_EQ(in_use_.reason, options_.no_predictor);
+}
+
+TEST_F(PredictorFilesTest, OneIsFoundInAFolderByTheDigestOfTheModel) {
+  TemporaryFolder folder;
+  const std::string first = folder.path() / "a.safetensors",
+                    second = folder.path() / "b.safetensors";
+  PredictorFiles files = {.folder = folder.path()};
+  ASSERT_TRUE(Load(files).ok());
+  EXPECT_EQ(options_.predictor, nullptr);
+  EXPECT_THAT(options_.no_predictor, HasSubstr("none of the 0 files in " + files.folder));
+
+  Predictor stranger = Fitting(PredictorKind::kLookahead);
+  stranger.model_sha256 = {std::string(64, '0')};
+  ASSERT_TRUE(WritePredictor(first, stranger).ok());
+  ASSERT_TRUE(Load(files).ok());
+  EXPECT_EQ(options_.predictor, nullptr);
+  EXPECT_THAT(in_use_.reason, HasSubstr(*ModelDigest(model_path_)));
+
+  ASSERT_TRUE(WritePredictor(second, Fitting(PredictorKind::kTokenButler)).ok());
+  ASSERT_TRUE(Load(files).ok());
+  ASSERT_NE(options_.predictor, nullptr);
+  EXPECT_EQ(in_use_.path, second);
+  EXPECT_EQ(in_use_.kind, "tokenbutler");
+  EXPECT_THAT(in_use_.reason, HasSubstr("found by the digest"));
+
+  // A named file goes before what is found, and a wanted kind may not be there.
+  ASSERT_TRUE(Load({.predictor = first, .unchecked = true, .folder = files.folder}).ok());
+  EXPECT_EQ(in_use_.path, first);
+  files.kind = PredictorKind::kLookahead;
+  ASSERT_TRUE(Load(files).ok());
+  EXPECT_EQ(in_use_.path, "");
+  files.unchecked = true;
+  ASSERT_TRUE(Load(files).ok());
+  EXPECT_EQ(in_use_.path, first);
+  EXPECT_THAT(in_use_.reason, HasSubstr("does not know the model's files"));
+}
+
+TEST_F(PredictorFilesTest, AFolderThatIsNamedMustBeThere) {
+  const absl::Status status = Load({.folder = "/nowhere"});
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), StartsWith("--predictor-dir: /nowhere"));
 }
 
 TEST_F(PredictorFilesTest, FilesValidatedWithTheModelAreUsed) {

@@ -180,6 +180,10 @@ TEST(ServerConfigTest, EveryFlagReachesItsField) {
                              "2s",
                              "--stream-buffer",
                              "1MiB",
+                             "--predictor-dir",
+                             "d",
+                             "--predictor-kind",
+                             "tokenbutler",
                              "--shutdown-grace",
                              "500ms",
                              "--max-model-len",
@@ -253,11 +257,15 @@ TEST(ServerConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.log_level, LogLevel::kDebug);
   EXPECT_EQ(config.effective.at("--kv-capacity"), "1.5GiB");
   EXPECT_EQ(config.effective.at("--reflection"), "false");
-  EXPECT_EQ(config.effective.size(), 54);
+  EXPECT_EQ(config.effective.size(), 56);
+  EXPECT_EQ(config.predictor_files.folder, "d");
+  EXPECT_EQ(config.predictor_files.kind, PredictorKind::kTokenButler);
 }
 
 TEST(ServerConfigTest, WhatCannotWorkIsRefusedBeforeTheModelIsLoaded) {
   EXPECT_THAT(Error({"--model", "m", "--slow-reader-timeout", "0s"}), HasSubstr("100ms at least"));
+  EXPECT_THAT(Error({"--model", "m", "--predictor-kind", "pca"}),
+              HasSubstr("--predictor-kind: 'pca' must be any, lookahead or tokenbutler"));
   EXPECT_THAT(Error({"--model", "m", "--stream-buffer", "1"}), HasSubstr("65536 bytes at least"));
   EXPECT_THAT(Error({"--model", "m", "--max-waiting-requests", "0"}),
               HasSubstr("--max-waiting-requests: Value 0"));

@@ -217,6 +217,19 @@ TEST_F(TinyServerTest, TheOtherMethods) {
   ExpectCleanEnd();
 }
 
+TEST_F(TinyServerTest, FindsThePredictorOfItsModel) {
+  const std::string predictor = (folder_.path() / "any name.safetensors").string();
+  WriteTinyPredictor(predictor, model_path());
+  Start({"--policy", "tokenbutler", "--predictor-dir", folder_.path().string()});
+  grpc::ClientContext context;
+  v1::GetServerInfoResponse info;
+  ASSERT_TRUE(stub_->GetServerInfo(&context, {}, &info).ok());
+  EXPECT_EQ(info.predictor().path(), predictor);
+  EXPECT_THAT(info.predictor().reason(), testing::HasSubstr("found by the digest"));
+  server_->process().Signal(SIGTERM);
+  ExpectCleanEnd();
+}
+
 // The learned policy from a file to the text, and requests that want another one.
 TEST_F(TinyServerTest, ServesByThePredictorOfAFile) {
   const std::string predictor = (folder_.path() / "predictor.safetensors").string();
@@ -231,6 +244,9 @@ TEST_F(TinyServerTest, ServesByThePredictorOfAFile) {
     ASSERT_TRUE(stub_->GetServerInfo(&context, {}, &info).ok());
     EXPECT_EQ(info.attention().policy(), "tokenbutler");
     EXPECT_EQ(info.attention().token_budget(), kBudget);
+    EXPECT_EQ(info.predictor().path(), predictor);
+    EXPECT_EQ(info.predictor().kind(), "tokenbutler");
+    EXPECT_THAT(info.predictor().reason(), testing::HasSubstr("--predictor names it"));
   }
   constexpr int kPrompt = 200;
   v1::GenerateRequest request = Ids(kPrompt, 40);

@@ -9,7 +9,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 OPERATIONS = (ROOT / "docs/operations.md").read_text()
 # What is named before it exists, with the page that says so.
 PLANNED = {"CONTRIBUTING.md: engine/kernels/cuda/"}
-TOP_FOLDERS = "base bench cmake deploy docs engine offload proto scripts server tests tools".split()
+TOP_FOLDERS = "assets base bench cmake deploy docs engine offload proto scripts server tests tools".split()
 
 
 class DocsTest(unittest.TestCase):

@@ -36,6 +36,17 @@ void PrintAttention(const v1::GetServerInfoResponse& server) {
              server.offload().link_is_modelled() ? ", modelled link" : "");
 }
 
+void PrintPredictor(const v1::GetServerInfoResponse& server) {
+  if (!server.has_predictor()) return;
+  const v1::PredictorInfo& predictor = server.predictor();
+  if (predictor.path().empty()) {
+    fmt::print("predictor none: {}\n", predictor.reason());
+  } else {
+    fmt::print("predictor {} (kind {}): {}\n", predictor.path(), predictor.kind(),
+               predictor.reason());
+  }
+}
+
 void PrintInfo(const v1::GetServerInfoResponse& server) {
   fmt::print("server   tokenbutler-server {} (LibTorch {}, CUDA {}, {})\n", server.version(),
              server.torch_version(), server.cuda_version(), server.isa());
@@ -43,6 +54,7 @@ void PrintInfo(const v1::GetServerInfoResponse& server) {
   fmt::print("state    {}, up {:.0f} s\n", state.substr(sizeof("SERVER_STATE_") - 1),
              Seconds(server.uptime()));
   PrintAttention(server);
+  PrintPredictor(server);
 }
 
 void PrintInfo(const v1::ModelInfo& model) {
