@@ -49,7 +49,9 @@ absl::StatusOr<Report> RunLongBench(const LongBenchOptions& options, ComputePool
 
 // AIME (tasks/aime.h); the answer may take what the prompt leaves of context_len.
 struct AimeTaskOptions {
-  TaskOptions task = {.eval = {.budgets = {"1/8"}, .context_len = 32768}, .min_dense_score = 0};
+  // One setting at a time: each has num_answers long answers in memory.
+  TaskOptions task = {.eval = {.budgets = {"1/8"}, .context_len = 32768, .batch = 1},
+                      .min_dense_score = 0};
   std::vector<std::string> data;  // files; each is a task of its name
   int num_answers = 8;            // to each problem
   int num_samples = 1000;         // problems of each file, the first so many

@@ -86,20 +86,33 @@ std::string HideInLines(const std::vector<std::string>& needles, std::vector<std
   return absl::StrJoin(lines, "\n");
 }
 
-std::string Haystack(const NeedleTask& task, const std::vector<std::string>& needles,
-                     const WordPools& words, const Prose& prose, int num_units,
-                     SeededRandom* random) {
+// A key that is none of `taken`: a question about either would have two answers.
+std::string NewKey(const NeedleTask& task, const std::vector<std::string>& taken,
+                   const WordPools& words, SeededRandom* random) {
+  std::string key = RandomText(task.keys, words, random);
+  while (std::find(taken.begin(), taken.end(), key) != taken.end()) {
+    key = RandomText(task.keys, words, random);
+  }
+  return key;
+}
+
+struct Needles {
+  std::vector<std::string> keys, sentences;
+};
+
+std::string Haystack(const NeedleTask& task, const Needles& needles, const WordPools& words,
+                     const Prose& prose, int num_units, SeededRandom* random) {
   if (task.haystack == NeedleTask::Haystack::kEssay) {
-    return HideInEssay(needles, prose, num_units, random);
+    return HideInEssay(needles.sentences, prose, num_units, random);
   }
   std::vector<std::string> lines(num_units, kNoise);
   if (task.haystack == NeedleTask::Haystack::kNeedles) {
     for (std::string& line : lines) {
-      const std::string key = RandomText(task.keys, words, random);
+      const std::string key = NewKey(task, needles.keys, words, random);
       line = Needle(task, key, RandomText(task.values, words, random));
     }
   }
-  return HideInLines(needles, std::move(lines), random);
+  return HideInLines(needles.sentences, std::move(lines), random);
 }
 
 // "a, b, and c"
@@ -112,19 +125,19 @@ TaskSample Build(const NeedleTask& task, TaskSample sample, const WordPools& wor
                  const Prose& prose, int num_units) {
   SeededRandom random(sample.seed, sample.task, sample.index);
   const int num_keys = std::max(task.num_keys, task.num_queries);
-  std::vector<std::string> keys, needles;
+  Needles needles;
   std::vector<std::vector<std::string>> values(num_keys);
   for (int k = 0; k < num_keys; ++k) {
-    keys.push_back(RandomText(task.keys, words, &random));
+    needles.keys.push_back(NewKey(task, needles.keys, words, &random));
     for (int v = 0; v < task.num_values; ++v) {
       values[k].push_back(RandomText(task.values, words, &random));
-      needles.push_back(Needle(task, keys[k], values[k].back()));
+      needles.sentences.push_back(Needle(task, needles.keys[k], values[k].back()));
     }
   }
-  random.Shuffle(&needles);
+  random.Shuffle(&needles.sentences);
   std::vector<std::string> asked;
   for (const int k : random.Distinct(task.num_queries, num_keys)) {
-    asked.push_back(keys[k]);
+    asked.push_back(needles.keys[k]);
     sample.answers.insert(sample.answers.end(), values[k].begin(), values[k].end());
   }
   const std::string haystack = Haystack(task, needles, words, prose, num_units, &random);

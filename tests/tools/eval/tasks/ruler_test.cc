@@ -132,6 +132,18 @@ TEST_F(RulerTest, NeedlesAmongNeedlesAreAsManyAsFit) {
   EXPECT_THAT(uuids.question, StartsWith("What is the special magic uuid for "));
 }
 
+TEST_F(RulerTest, AKeyThatIsAskedForHasOneNeedleOnly) {
+  // So few words that most other needles would have it too.
+  sources_.words.adjectives = {"red", "blue"};
+  sources_.words.nouns = {"stone", "river"};
+  for (int index = 0; index < 10; ++index) {
+    const TaskSample sample = Make("niah_multikey_2", 4096, index);
+    const std::string key = sample.question.substr(37, sample.question.size() - 37 - 32);
+    EXPECT_EQ(Count(sample.context, " for " + key + " is: "), 1);
+  }
+  EXPECT_EQ(Count(Make("niah_multikey_1", 4096).context, " is: "), 4);
+}
+
 TEST_F(RulerTest, SeveralKeysValuesAndQueries) {
   const TaskSample keys = Make("niah_multikey_1", 8192);
   EXPECT_EQ(Count(keys.context, "One of the special magic numbers for "), 4);
