@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "tools/eval/row_columns.h"
 #include "tools/scoring/bootstrap.h"
 
 namespace tokenbutler {
@@ -75,29 +76,22 @@ void AddForcedAnswer(const SampleOutcome& outcome, Json* row) {
   AddCoverage(outcome.probes, is_dense, row);
 }
 
-// The values of a column by sample, where there is one.
-std::map<std::string, double> BySample(const std::vector<Json>& rows, const char* column) {
+// The scores by sample, where there are any.
+std::map<std::string, double> ScoresBySample(const std::vector<Json>& rows) {
   std::map<std::string, double> values;
   for (const Json& row : rows) {
-    if (!row.contains(column) || row[column].is_null()) continue;
-    values[row["sample"].get<std::string>()] = row[column].get<double>();
+    if (row["score"].is_null()) continue;
+    values[row["sample"].get<std::string>()] = row["score"].get<double>();
   }
   return values;
-}
-
-Json MeanOf(const std::vector<Json>& rows, const char* column) {
-  double sum = 0;
-  const std::map<std::string, double> values = BySample(rows, column);
-  for (const auto& [sample, value] : values) sum += value;
-  return Ratio(sum, static_cast<double>(values.size()));
 }
 
 // The scores of the samples that both have; nullopt: there are none.
 std::optional<MeanInterval> Difference(const std::vector<Json>& rows,
                                        const std::vector<Json>& others) {
   std::vector<double> own, partners;
-  const std::map<std::string, double> reference = BySample(others, "score");
-  for (const auto& [sample, score] : BySample(rows, "score")) {
+  const std::map<std::string, double> reference = ScoresBySample(others);
+  for (const auto& [sample, score] : ScoresBySample(rows)) {
     const auto pair = reference.find(sample);
     if (pair == reference.end()) continue;
     own.push_back(score);
@@ -107,10 +101,8 @@ std::optional<MeanInterval> Difference(const std::vector<Json>& rows,
   return BootstrapDifference(own, partners);
 }
 
-Json Verdict(const std::optional<MeanInterval>& difference) {
-  if (!difference) return Json();
-  if (difference->holds(0)) return "tie";
-  return difference->mean < 0 ? "worse" : "better";
+Json VerdictOf(const std::optional<MeanInterval>& difference) {
+  return difference ? Json(Verdict(*difference, /*less_is_better=*/false)) : Json();
 }
 
 void AddInterval(const std::optional<MeanInterval>& interval, const std::string& name,
@@ -167,14 +159,13 @@ Json TaskSummary(const std::string& task, QuestionPath question, const TextJob& 
                   {"predictor", job.predictor.empty() ? Json() : Json(job.predictor)},
                   {"interval", job.params.prediction_interval},
                   {"candidates", job.params.candidates}};
-  std::vector<double> scores;
-  for (const auto& [sample, score] : BySample(rows.own, "score")) scores.push_back(score);
+  const std::vector<double> scores = ColumnOf(rows.own, "score");
   AddInterval(scores.empty() ? std::nullopt : std::optional(BootstrapMean(scores)), "score",
               &summary);
   const std::optional<MeanInterval> minus_dense = Difference(rows.own, rows.dense);
   AddInterval(minus_dense, "minus_dense", &summary);
-  summary["vs_dense"] = Verdict(minus_dense);
-  summary["vs_exact"] = Verdict(Difference(rows.own, rows.exact));
+  summary["vs_dense"] = VerdictOf(minus_dense);
+  summary["vs_exact"] = VerdictOf(Difference(rows.own, rows.exact));
   for (const char* column :
        {"attended_tokens", "mass_recall", "read_bytes", "moved_bytes", "hit_rate"}) {
     summary[column] = MeanOf(rows.own, column);

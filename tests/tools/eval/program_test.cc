@@ -66,6 +66,27 @@ TEST_F(ProgramTest, MeasuresEverySettingAtEveryBudget) {
   EXPECT_EQ(Result()["rows"][0]["setting"], "sketch:interval=1,neighbours=0");
 }
 
+TEST_F(ProgramTest, AsksTasksOfEverySetting) {
+  const std::string command = "ruler " + model() +
+                              " --context 500 --tasks niah_single_1 niah_multikey_2 --samples 1 "
+                              "--settings random --budgets 160 --sink-tokens 4 --local-window 16 "
+                              "--question papers --chat never --seed 3 --min-dense-score 0 "
+                              "--threads 2 --resume " +
+                              File("ruler.jsonl") + " --output " + File("result.json");
+  const auto [code, output] = Run(command);
+  ASSERT_EQ(code, 0) << output;
+  EXPECT_THAT(output, HasSubstr("ruler: niah_multikey_2: sample 1/1"));
+  EXPECT_EQ(Result()["evaluation"], "ruler");
+  EXPECT_EQ(Result()["question"], "papers");
+  EXPECT_EQ(Result()["chat_template"], "never");
+  EXPECT_EQ(Result()["seed"], 3);
+  EXPECT_EQ(Result()["essay"], "generated");
+  // Dense and exact come along; then the average of both tasks.
+  EXPECT_THAT(Result()["rows"], SizeIs(9));
+  EXPECT_EQ(Result()["rows"][8]["task"], "average");
+  EXPECT_EQ(Result()["rows"][8]["samples"], 2);
+}
+
 TEST_F(ProgramTest, MistakesEndWithASentence) {
   const std::pair<std::string, std::string> cases[] = {
       {"", "A subcommand is required"},
@@ -79,7 +100,16 @@ TEST_F(ProgramTest, MistakesEndWithASentence) {
        "budget is 0 tokens"},
       {"kl " + model() + " --text " + texts() +
            " --context 480 --budgets 160 --settings exact --scored-tokens 480",
-       "480 tokens are to follow"}};
+       "480 tokens are to follow"},
+      {"coref " + model() + " --question wide", "must be strict or papers"},
+      {"coref " + model() + " --chat sometimes", "must be benchmark, always or never"},
+      {"coref " + model() + " --context 60", "coref needs at least"},
+      {"ruler " + model() + " --tasks niah", "there is no RULER task niah"},
+      {"ruler " + model() + " --squad /nonexistent", "/nonexistent"},
+      {"longbench " + model() + " --data " + texts(), "needs --resume"},
+      {"longbench " + model() + " --data " + texts() + " --resume " + File("x.jsonl"),
+       "longbench has no samples"},
+      {"aime " + model() + " --data " + texts() + "/0.txt", "is no JSON"}};
   for (const auto& [arguments, words] : cases) {
     const auto [code, output] = Run(arguments);
     EXPECT_GT(code, 0) << arguments;
