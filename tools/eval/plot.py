@@ -110,7 +110,7 @@ def task_table(result):
         score = "-" if row["score"] is None else f"{percent(row['score'])} ({between(100 * row['score_low'], 100 * row['score_high'], 1)})"
         rows.append([row["task"], str(row["token_budget"] or "-"), setting_name(row), score,
                      "-" if difference is None else f"{100 * difference:+.1f} ({between(100 * low, 100 * high, 1)})",
-                     row["vs_dense"] or "-", *(percent(row.get(column)) for column in forced), number(row["attended_tokens"], 0),
+                     row["vs_dense"] or "-", row["vs_exact"] or "-", *(percent(row.get(column)) for column in forced), number(row["attended_tokens"], 0),
                      kilobytes(row["read_bytes"]), kilobytes(row["moved_bytes"]), str(row["samples"])])
     text = (f"**{short_name(result)}, {size_name(result['context_len'])}, {result['question']}** ({machine_line(result)}), sink "
             f"{result['sink_tokens']}, local window {result['local_window']}, seed {result['seed']}. Intervals: {result['intervals']}.")
@@ -118,7 +118,7 @@ def task_table(result):
         text += (f" Dense attention scores less than {100 * result['min_dense_score']:.0f} in {', '.join(result['too_hard_for_the_model'])}: "
                  "left out of averages.")
     return text + "\n\n" + markdown_table(
-        ["task", "budget", "setting", "score (95 %)", "minus dense (95 %)", "against dense", *forced.values(), "attended", "KB read",
+        ["task", "budget", "setting", "score (95 %)", "minus dense (95 %)", "against dense", "against exact", *forced.values(), "attended", "KB read",
          "KB moved", "n"], rows) + "\n\n" + TASK_CAPTION
 
 

@@ -158,8 +158,8 @@ absl::Status SampleRunner::RunSample(const Task& task, const Sample& sample,
     }
   }
   const auto on_logits = [&](int c, int i, absl::Span<const float> logits) {
-    const size_t at = static_cast<size_t>(i + 1);  // what the token predicts
-    if (at >= sample.answer.size()) return;
+    const int at = i + 1;  // what the token predicts
+    if (at >= static_cast<int>(sample.answer.size())) return;
     const int32_t token = sample.answer[at];
     SampleOutcome::AnswerToken& predicted = outcomes[meaning[c].first].answer[at];
     predicted = {.logprob = -NegativeLogLikelihood(logits, token), .most_likely = TopToken(logits)};

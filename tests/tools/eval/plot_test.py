@@ -26,7 +26,7 @@ def kl_row(setting, kl, budget=512, interval=1, **changes):
 def task_row(setting, score, budget=512, **changes):
     return {"task": "vt", "setting": setting, "token_budget": budget, "predictor": None, "interval": 1,
             "candidates": 0, "score": score, "score_low": score - 0.1, "score_high": score + 0.1, "minus_dense": score - 0.9,
-            "minus_dense_low": score - 1.0, "minus_dense_high": score - 0.8, "vs_dense": "tie",
+            "minus_dense_low": score - 1.0, "minus_dense_high": score - 0.8, "vs_dense": "tie", "vs_exact": None,
             "attended_tokens": 512.0, "mass_recall": None, "read_bytes": 18432000.0, "moved_bytes": 1e6, "samples": 50,
             **changes}
 
@@ -73,19 +73,19 @@ class PlotTest(unittest.TestCase):
     def test_tasks_are_compared_with_dense(self):
         output = self.run_script("--tasks", "ruler.json").stdout
         lines = output.split("\n")
-        self.assertIn("| vt | 512 | sketch | 85.0 (75.0 to 95.0) | -5.0 (-15.0 to 5.0) | tie | 512 | 18432 | 1000 | 50 |", lines)
-        self.assertIn("| vt | - | dense | 90.0 (80.0 to 100.0) | +0.0 (0.0 to 0.0) | tie | 512 | 18432 | 1000 | 50 |", lines)
-        self.assertIn("| vt | 512 | random | 10.0 (0.0 to 20.0) | - | - | 512 | 18432 | 1000 | 50 |", lines)
+        self.assertIn("| vt | 512 | sketch | 85.0 (75.0 to 95.0) | -5.0 (-15.0 to 5.0) | tie | - | 512 | 18432 | 1000 | 50 |", lines)
+        self.assertIn("| vt | - | dense | 90.0 (80.0 to 100.0) | +0.0 (0.0 to 0.0) | tie | - | 512 | 18432 | 1000 | 50 |", lines)
+        self.assertIn("| vt | 512 | random | 10.0 (0.0 to 20.0) | - | - | - | 512 | 18432 | 1000 | 50 |", lines)
         self.assertIn("Dense attention scores less than 50 in cwe: left out of averages.", output)
 
     def test_what_a_script_scores_is_left_open_and_forced_answers_have_columns(self):
         self.tasks["rows"] = [{**task_row("sketch", 0.85), "score": None, "score_low": None, "score_high": None, "minus_dense": None, "vs_dense": None},
-                              task_row("exact", 0.9, token_score=0.95, generated_score=0.8, coverage_mean=0.5, coverage_any=1.0,
+                              task_row("exact", 0.9, vs_exact="better", token_score=0.95, generated_score=0.8, coverage_mean=0.5, coverage_any=1.0,
                                        coverage_mass=None)]
         self.write("ruler.json", self.tasks)
         lines = self.run_script("--tasks", "ruler.json").stdout.split("\n")
-        self.assertIn("| vt | 512 | sketch | - | - | - | - | - | - | - | - | 512 | 18432 | 1000 | 50 |", lines)
-        self.assertIn("| vt | 512 | exact | 90.0 (80.0 to 100.0) | +0.0 (-10.0 to 10.0) | tie | 95.0 | 80.0 | 50.0 | 100.0 | - | 512 | 18432 "
+        self.assertIn("| vt | 512 | sketch | - | - | - | - | - | - | - | - | - | 512 | 18432 | 1000 | 50 |", lines)
+        self.assertIn("| vt | 512 | exact | 90.0 (80.0 to 100.0) | +0.0 (-10.0 to 10.0) | tie | better | 95.0 | 80.0 | 50.0 | 100.0 | - | 512 | 18432 "
                       "| 1000 | 50 |", lines)
 
     def test_tables_go_between_the_markers(self):
