@@ -153,9 +153,9 @@ def draw_lines(pyplot, result, rows, value, low, high, label, path):
     axes_with_lines = {axis: lines for axis, lines in axes_with_lines.items() if lines}
     if not axes_with_lines:
         return None
-    figure, axes = pyplot.subplots(1, len(axes_with_lines), figsize=(6.5 * len(axes_with_lines), 5), squeeze=False)
+    figure, axes = pyplot.subplots(1, len(axes_with_lines), figsize=(7.5 * len(axes_with_lines), 5), squeeze=False)
     names = sorted({name.split(":")[0].split(" ")[0] for lines in axes_with_lines.values() for name in lines})
-    colours = {name: f"C{i % 10}" for i, name in enumerate(names)}
+    colours = {name: pyplot.get_cmap("tab20")(i % 20) for i, name in enumerate(names)}
     for axis, (column, lines) in zip(axes[0], axes_with_lines.items()):
         styles = {}
         for name, line in sorted(lines.items()):
@@ -177,7 +177,7 @@ def draw_lines(pyplot, result, rows, value, low, high, label, path):
             axis.set_xticks(ticks, [str(tick) for tick in ticks])
             axis.minorticks_off()
         axis.grid(True, alpha=0.3)
-        axis.legend(fontsize=6)
+        axis.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.suptitle(f"{short_name(result)}, {size_name(result['context_len'])}")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
