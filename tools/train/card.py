@@ -16,9 +16,9 @@ import sys
 from plot import PARTS, read_log, table_of
 
 # Options of a run that a card shows, in this order, and their names there.
-OPTIONS = {"num_steps": "steps", "sequences_per_step": "sequences a step", "tokens_per_sequence": "tokens a sequence",
-           "rows": "positions a sequence", "learning_rate": "learning rate", "warmup": "warm-up", "weight_decay": "weight decay",
-           "clip_norm": "clipping", "sink_tokens": "sink tokens left out", "local_window": "local window left out",
+OPTIONS = {"num_steps": "steps", "sequences_per_step": "sequences a step", "steps_per_sequence": "steps a sequence",
+           "tokens_per_sequence": "tokens a sequence", "rows": "positions a sequence and step", "learning_rate": "learning rate",
+           "warmup": "warm-up", "weight_decay": "weight decay", "clip_norm": "clipping", "sink_tokens": "sink tokens left out", "local_window": "local window left out",
            "calibration_sequences": "calibration sequences", "seed": "seed"}
 
 

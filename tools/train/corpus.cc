@@ -1,6 +1,7 @@
 #include "tools/train/corpus.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <numeric>
 
 #include "base/sha256.h"
@@ -179,13 +180,23 @@ absl::StatusOr<std::vector<int32_t>> Corpus::Validation(int index) {
 }
 
 std::string Corpus::Description() const {
+  // Names alone: where a machine has its files tells nobody anything.
+  const auto names = [](const std::vector<std::string>& paths) {
+    std::string text;
+    for (const std::string& path : paths) {
+      const std::filesystem::path normal = std::filesystem::path(path).lexically_normal();
+      text += (text.empty() ? "" : ", ") +
+              (normal.has_filename() ? normal : normal.parent_path()).filename().string();
+    }
+    return text;
+  };
   return fmt::format(
       "{} documents, {} tokens, of {}; validation {} documents, {} tokens{}; left out {} shorter "
       "than a sequence; SHA-256 of the sequences {}",
-      num_documents(), num_tokens(), fmt::join(options_.texts, ", "), num_validation_documents(),
+      num_documents(), num_tokens(), names(options_.texts), num_validation_documents(),
       validation_.num_tokens(),
       options_.validation.empty() ? " of the same"
-                                  : fmt::format(" of {}", fmt::join(options_.validation, ", ")),
+                                  : fmt::format(" of {}", names(options_.validation)),
       num_short_, fingerprint_);
 }
 

@@ -10,7 +10,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/time/clock.h"
 #include "engine/predictor/predictor_file.h"
@@ -83,10 +82,25 @@ absl::StatusOr<std::unique_ptr<Corpus>> ReadCorpus(const TrainingFlags& flags,
   return corpus;
 }
 
+// A path as others can read it: where this machine has its files is nobody's business.
+std::string NameOf(const std::string& path) {
+  const std::filesystem::path normal = std::filesystem::path(path).lexically_normal();
+  return (normal.has_filename() ? normal : normal.parent_path()).filename().string();
+}
+
+// The command line, files and folders by their names alone.
+std::string CommandText(int argc, char** argv) {
+  std::string text = "tokenbutler-train";
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    text += " " + (word.find('/') == std::string::npos ? word : NameOf(word));
+  }
+  return text;
+}
+
 std::map<std::string, std::string> Metadata(const TrainingFlags& flags,
-                                            const std::string& model_name,
                                             const std::string& command) {
-  std::map<std::string, std::string> metadata = {{"training.model", model_name},
+  std::map<std::string, std::string> metadata = {{"training.model", NameOf(flags.model)},
                                                  {"training.command", command}};
   const std::string packages = PackagesOf(flags.corpus.texts);
   if (!packages.empty()) metadata["training.packages"] = packages;
@@ -108,9 +122,8 @@ absl::StatusOr<int> Train(const TrainingFlags& flags, const std::string& command
   ASSIGN_OR_RETURN(const std::string digest, ModelDigest(flags.model));
   if (flags.restart && !flags.dry_run) ForgetRun(flags.training.output);
   Teacher teacher(model->runner(), model->store(), pool, kChunkTokens);
-  ASSIGN_OR_RETURN(const auto trainer,
-                   Trainer::Create(flags.training, teacher, *corpus, digest,
-                                   Metadata(flags, model->config().name, command)));
+  ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(flags.training, teacher, *corpus, digest,
+                                                       Metadata(flags, command)));
   if (flags.dry_run) {
     ASSIGN_OR_RETURN(const TrainingEstimate estimate, trainer->Estimate());
     fmt::print("{}", EstimateText(estimate));
@@ -141,9 +154,7 @@ int Main(int argc, char** argv) {
     return 0;
   }
   KeepLargeAllocations();
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  const absl::StatusOr<int> code =
-      Train(*command_line->flags, fmt::format("tokenbutler-train {}", fmt::join(words, " ")));
+  const absl::StatusOr<int> code = Train(*command_line->flags, CommandText(argc, argv));
   if (code.ok()) return *code;
   fmt::print(stderr, "\ntokenbutler-train: {}\n", std::string(code.status().message()));
   return 1;
