@@ -24,11 +24,27 @@ Selector Scanning(const AttentionParams& params, const SelectionResources& resou
   return std::make_unique<ScanningSelector>(params, resources.config->num_layers, kNewScanner());
 }
 
+PolicyMemory RandomMemory(const AttentionParams& params, const SelectionResources& resources,
+                          int num_tokens) {
+  return {.own = ScanningSelector::MostBytes(params, resources.config->num_layers,
+                                             resources.layout.num_kv_heads, num_tokens)};
+}
+
+// A score of each token, one KV head after the other, and an index of each found.
+PolicyMemory ExactMemory(const AttentionParams& params, const SelectionResources& resources,
+                         int num_tokens) {
+  const int64_t found = ScanningSelector::MostFound(params, num_tokens);
+  return {.own = RandomMemory(params, resources, num_tokens).own +
+                 num_tokens * int64_t{sizeof(float)} + found * int64_t{sizeof(int32_t)}};
+}
+
 constexpr PolicySpec kExactPolicy = {.policy = AttentionPolicy::kExact,
                                      .scores_whole_blocks = true,
+                                     .memory = ExactMemory,
                                      .create = Scanning<NewExactScanner>};
 constexpr PolicySpec kRandomPolicy = {.policy = AttentionPolicy::kRandom,
                                       .scores_whole_blocks = true,
+                                      .memory = RandomMemory,
                                       .create = Scanning<NewRandomScanner>};
 
 // Adding a policy: one file that makes its selector, one line here.

@@ -190,6 +190,21 @@ std::unique_ptr<QueryPredictor> NewQuery(const AttentionParams& params,
   return NewLookaheadQuery(resources, resources.lookahead_layers, LayerPoint::kAfterAttention);
 }
 
+PolicyMemory Memory(const AttentionParams& params, const SelectionResources& resources,
+                    int num_tokens) {
+  const KvLayout& kv = resources.layout;
+  const int num_layers = resources.config->num_layers;
+  int64_t bytes = ScanningSelector::MostBytes(params, num_layers, kv.num_kv_heads, num_tokens);
+  if (KeysOf(params, resources) == KeyFormat::kProjected) {
+    // A score of each token, an index of each found.
+    const int64_t found = ScanningSelector::MostFound(params, num_tokens);
+    bytes += kv.num_kv_heads * (num_tokens * int64_t{sizeof(float)} + found * int64_t{sizeof(int)});
+  } else {
+    bytes += SketchScannerBytes(params, kv, num_layers, num_tokens);
+  }
+  return {.own = bytes};
+}
+
 Selector NewSelector(const AttentionParams& params, const SelectionResources& resources) {
   // Nothing predicts layer 0, so a predictor that cannot use the real query leaves it dense.
   const bool first_is_dense =
@@ -204,16 +219,19 @@ Selector NewSelector(const AttentionParams& params, const SelectionResources& re
 const PolicySpec kTokenButlerPolicy = {.policy = AttentionPolicy::kTokenButler,
                                        .scores_whole_blocks = true,
                                        .record_bytes = RecordBytes,
+                                       .memory = Memory,
                                        .check = CheckTokenButler,
                                        .create = NewSelector};
 const PolicySpec kPcaPolicy = {.policy = AttentionPolicy::kPca,
                                .scores_whole_blocks = true,
                                .record_bytes = RecordBytes,
+                               .memory = Memory,
                                .check = CheckPca,
                                .create = NewSelector};
 const PolicySpec kSketchPolicy = {.policy = AttentionPolicy::kSketch,
                                   .scores_whole_blocks = true,
                                   .record_bytes = RecordBytes,
+                                  .memory = Memory,
                                   .check = CheckSketch,
                                   .create = NewSelector};
 

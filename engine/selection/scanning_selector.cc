@@ -67,6 +67,22 @@ ScanningSelector::ScanningSelector(const AttentionParams& params, int num_layers
       first_layer_is_dense_(first_layer_is_dense),
       layers_(static_cast<size_t>(num_layers)) {}
 
+int ScanningSelector::MostFound(const AttentionParams& params, int max_tokens) {
+  return std::min(std::max(params.candidates, params.token_budget), max_tokens);
+}
+
+int64_t ScanningSelector::MostBytes(const AttentionParams& params, int num_layers, int num_kv_heads,
+                                    int max_tokens) {
+  constexpr int64_t kFoundBytes = sizeof(int32_t) + sizeof(float);
+  // What ImportantTokens and CloseCalls work in.
+  constexpr int64_t kChosenBytes = 2 * (sizeof(int32_t) + kFoundBytes);
+  constexpr int64_t kCallBytes = kFoundBytes + 2 * sizeof(int32_t) + sizeof(uint8_t);
+  const int64_t found = MostFound(params, max_tokens) + KeyScanner::kScanScratch;
+  const int64_t per_head = num_layers * found * kFoundBytes + params.token_budget * kChosenBytes +
+                           (params.candidates > 0 ? found * kCallBytes : 0);
+  return num_kv_heads * per_head;
+}
+
 std::unique_ptr<TokenSelector> ScanningSelector::Clone() const {
   auto clone = std::make_unique<ScanningSelector>(
       params_, static_cast<int>(layers_.size()), scanner_->Clone(),
@@ -76,7 +92,7 @@ std::unique_ptr<TokenSelector> ScanningSelector::Clone() const {
 }
 
 void ScanningSelector::Reserve(const KvLayout& layout, int group_size, int max_tokens) {
-  const int max_found = std::min(std::max(params_.candidates, params_.token_budget), max_tokens);
+  const int max_found = MostFound(params_, max_tokens);
   scanner_->Reserve(layout, group_size, max_tokens, max_found);
   for (Layer& layer : layers_) {
     layer.kept.Reserve(layout.num_kv_heads, max_found + KeyScanner::kScanScratch);

@@ -91,6 +91,12 @@ class QueryPredictor {
 // two scans, so that no token is both outside of it and unscored.
 class ScanningSelector : public TokenSelector {
  public:
+  // Tokens that scans of sequences of up to `max_tokens` tokens find at most, per KV head.
+  static int MostFound(const AttentionParams& params, int max_tokens);
+  // The most that is kept for such a sequence, apart from the scanner.
+  static int64_t MostBytes(const AttentionParams& params, int num_layers, int num_kv_heads,
+                           int max_tokens);
+
   // `predictor`: null for a scan by the layer's own query. `first_layer_is_dense`: nothing can
   // choose for layer 0.
   ScanningSelector(const AttentionParams& params, int num_layers,

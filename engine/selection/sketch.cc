@@ -114,6 +114,23 @@ SketchLayout SketchLayoutFor(const AttentionParams& params, const KvLayout& layo
   return {.head_dim = layout.head_dim, .block_size = layout.block_size, .bits = bits};
 }
 
+int64_t SketchScannerBytes(const AttentionParams& params, const KvLayout& layout, int num_layers,
+                           int max_tokens) {
+  const int64_t kv_heads = layout.num_kv_heads;
+  SketchScanParams::Head longest;
+  longest.end = max_tokens;
+  int64_t bytes =
+      kv_heads * static_cast<int64_t>(SketchScanWorkspaceBytes(absl::MakeConstSpan(&longest, 1)));
+  if (params.scan_fraction < 1) {
+    // A list of each layer and KV head; their masses, and a weight for each token found.
+    const int64_t blocks = max_tokens / layout.block_size + 1;
+    const int64_t found = ScanningSelector::MostFound(params, max_tokens);
+    bytes += num_layers * (kv_heads + 1) * blocks * int64_t{sizeof(int32_t)} +
+             num_layers * found * int64_t{sizeof(float)};
+  }
+  return bytes;
+}
+
 std::unique_ptr<KeyScanner> NewSketchScanner(const AttentionParams& params, const KvLayout& layout,
                                              int num_layers) {
   return std::make_unique<SketchScanner>(params, layout, num_layers);

@@ -1,5 +1,6 @@
 // What policies say they keep outside of blocks, against the heap.
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -20,6 +21,8 @@ TEST_P(PolicyMemoryTest, IsBoundedWithAndWithoutForks) {
   constexpr int kPrompt = 3000, kSteps = 40;
   AttentionParams params = DefaultParams(GetParam());
   params.token_budget = 300;
+  params.sink_tokens = std::min(params.sink_tokens, 16);
+  params.local_window = std::min(params.local_window, 64);
   FakeSequence sequence({}, params, kPrompt + kSteps);
   const PolicyMemory memory = PolicyMemoryFor(params, sequence.resources(), kPrompt + kSteps);
   ASSERT_GT(memory.own, 0);
@@ -54,7 +57,9 @@ TEST_P(PolicyMemoryTest, IsBoundedWithAndWithoutForks) {
 
 INSTANTIATE_TEST_SUITE_P(Policies, PolicyMemoryTest,
                          ::testing::Values(AttentionPolicy::kH2o, AttentionPolicy::kSnapKv,
-                                           AttentionPolicy::kXkv),
+                                           AttentionPolicy::kXkv, AttentionPolicy::kSketch,
+                                           AttentionPolicy::kPca, AttentionPolicy::kExact,
+                                           AttentionPolicy::kRandom),
                          [](const auto& info) { return std::string(PolicyName(info.param)); });
 
 }  // namespace
