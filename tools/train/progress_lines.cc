@@ -1,6 +1,7 @@
 #include "tools/train/progress_lines.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "fmt/format.h"
@@ -30,7 +31,7 @@ std::string PartText(const std::vector<LayerKl>& layers, std::string_view name) 
 }  // namespace
 
 std::string DurationText(double seconds) {
-  const auto s = static_cast<int64_t>(std::max(seconds, 0.0) + 0.5);
+  const int64_t s = std::llround(std::max(seconds, 0.0));
   if (s < 60) return fmt::format("{} s", s);
   if (s < 3600) return fmt::format("{} min {:02} s", s / 60, s % 60);
   if (s < 86400) return fmt::format("{} h {:02} min", s / 3600, s / 60 % 60);
