@@ -7,6 +7,10 @@ namespace tokenbutler {
 void AddEvalFlags(CLI::App* command, EvalOptions* options) {
   AddModelFlags(command, {&options->model, &options->dtype, &options->kv_dtype});
   AddSettingFlags(command, &options->choice);
+  command->get_option("--predictor")
+      ->description(
+          "Predictor file of the policy tokenbutler; default: the one in "
+          "share/tokenbutler/predictors that knows the model's files");
   command
       ->add_option("--budgets", options->budgets,
                    "Tokens attended to per KV head, or shares of the context: 1/8")

@@ -87,7 +87,10 @@ MeasuredModel::Options SetupOf(const EvalOptions& o, const std::vector<TextJob>&
   setup.context_len = o.context_len;
   setup.num_blocks = [&jobs, o](const SelectionResources& r) { return NumBlocks(jobs, o, r); };
   setup.needs_tokenizer = true;
-  setup.predictor = o.choice.predictor;
+  const bool wants_predictor = std::any_of(jobs.begin(), jobs.end(), [](const TextJob& job) {
+    return job.params.policy == AttentionPolicy::kTokenButler;
+  });
+  setup.predictor = wants_predictor && o.choice.predictor.empty() ? "auto" : o.choice.predictor;
   setup.runner.max_num_seqs = o.batch * o.num_completions;
   setup.runner.prefill_chunk_tokens = o.prefill_chunk_tokens;
   setup.runner.recall_probe_rate = o.probe_rate;
@@ -112,6 +115,12 @@ absl::StatusOr<std::unique_ptr<EvalSession>> EvalSession::Create(const EvalOptio
   auto session = std::unique_ptr<EvalSession>(new EvalSession(options));
   ASSIGN_OR_RETURN(session->jobs_, JobsOf(options));
   ASSIGN_OR_RETURN(session->model_, MeasuredModel::Create(SetupOf(options, session->jobs_), pool));
+  if (const std::string& path = session->model_->predictor_path(); !path.empty()) {
+    ASSIGN_OR_RETURN(const std::string name, NameOfFile(path));
+    for (TextJob& job : session->jobs_) {
+      if (job.params.policy == AttentionPolicy::kTokenButler) job.predictor = name;
+    }
+  }
   session->refused_ = RemoveRefused(session->model_->runner(), &session->jobs_);
   session->cache_ =
       std::make_unique<PrefillCache>(options.prefill_cache, ModelName(options), *session->model_);

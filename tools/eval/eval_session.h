@@ -24,7 +24,7 @@ struct EvalOptions {
   std::string model = {};  // a .gguf file or a Hugging Face folder
   std::string dtype = {};
   std::string kv_dtype = {};  // of the KV cache, a DTypeName; "": the compute dtype
-  // choice.token_budgets is not read: budgets is.
+  // choice.token_budgets is not read: budgets is. choice.predictor: "": the one that is found.
   SettingOptions choice = {.settings = AllSettings(), .sink_tokens = 32, .local_window = 128};
   std::vector<std::string> budgets = {"1/16"};  // tokens, or shares of context_len
   bool with_dense = true;                       // whether dense is one of the settings

@@ -8,6 +8,7 @@
 
 #include "base/cgroup.h"
 #include "engine/predictor/predictor_file.h"
+#include "engine/predictor/predictor_folder.h"
 #include "engine/weights/loader.h"
 #include "fmt/format.h"
 #include "tools/scoring/model_text.h"
@@ -61,19 +62,14 @@ size_t WeightBytesPerStep(const ModelWeights& weights) {
 
 absl::StatusOr<std::unique_ptr<MeasuredModel>> MeasuredModel::Create(const Options& options,
                                                                      ComputePool& pool) {
-  auto bench = std::unique_ptr<MeasuredModel>(new MeasuredModel(pool));
-  ASSIGN_OR_RETURN(LoadedModel model, Load(options, pool.num_threads(), &bench->rope_scaling_));
-  bench->weight_bytes_ = WeightBytesPerStep(model.weights);
+  auto measured = std::unique_ptr<MeasuredModel>(new MeasuredModel(pool));
+  ASSIGN_OR_RETURN(LoadedModel model, Load(options, pool.num_threads(), &measured->rope_scaling_));
+  measured->weight_bytes_ = WeightBytesPerStep(model.weights);
   StepRunnerOptions runner = options.runner;
-  if (options.predictor.empty()) {
-    runner.no_predictor = "--predictor names no file";
-  } else {
-    ASSIGN_OR_RETURN(Predictor predictor, ReadPredictor(options.predictor));
-    runner.predictor = std::make_shared<const Predictor>(std::move(predictor));
-  }
+  RETURN_IF_ERROR(measured->LoadPredictor(options, model.config, &runner));
   if (options.needs_tokenizer) {
     ASSIGN_OR_RETURN(ModelText text, TakeModelText(&model));
-    bench->tokenizer_ = std::move(text.tokenizer);
+    measured->tokenizer_ = std::move(text.tokenizer);
   }
   DType kv_dtype = model.compute_dtype;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8}) {
@@ -95,13 +91,40 @@ absl::StatusOr<std::unique_ptr<MeasuredModel>> MeasuredModel::Create(const Optio
     staged = {.device_capacity_bytes = options.device_bytes(layout),
               .selections_kept = options.selections_kept};
   }
-  ASSIGN_OR_RETURN(bench->kv_store_,
+  ASSIGN_OR_RETURN(measured->kv_store_,
                    KvStore::Create(layout, {.capacity_bytes = bytes, .prefault = true}, staged));
-  bench->block_pool_ = std::make_unique<BlockPool>(layout, bench->kv_store_->num_blocks());
-  ASSIGN_OR_RETURN(bench->runner_,
+  measured->block_pool_ = std::make_unique<BlockPool>(layout, measured->kv_store_->num_blocks());
+  ASSIGN_OR_RETURN(measured->runner_,
                    StepRunner::Create(std::move(model.config), std::move(model.weights),
-                                      bench->kv_store_.get(), &pool, runner));
-  return bench;
+                                      measured->kv_store_.get(), &pool, runner));
+  return measured;
+}
+
+absl::Status MeasuredModel::LoadPredictor(const Options& options, const ModelConfig& config,
+                                          StepRunnerOptions* runner) {
+  if (options.predictor.empty()) {
+    runner->no_predictor = "--predictor names no file";
+    return absl::OkStatus();
+  }
+  if (options.predictor != "auto") {
+    ASSIGN_OR_RETURN(Predictor predictor, ReadPredictor(options.predictor));
+    runner->predictor = std::make_shared<const Predictor>(std::move(predictor));
+    predictor_path_ = options.predictor;
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const Rope rope,
+                   Rope::Create(config.rope, config.head_dim, config.max_position));
+  absl::StatusOr<FoundPredictor> found =
+      FindPredictor({.folder = DefaultPredictorFolder()}, FingerprintOf(config, rope),
+                    [&] { return ModelDigest(options.model); });
+  if (absl::IsNotFound(found.status())) {
+    runner->no_predictor = std::string(found.status().message());
+    return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(found.status());
+  runner->predictor = std::make_shared<const Predictor>(std::move(found->predictor));
+  predictor_path_ = found->path;
+  return absl::OkStatus();
 }
 
 std::string MeasuredModel::dtypes() const {

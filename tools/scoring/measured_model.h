@@ -43,8 +43,10 @@ class MeasuredModel {
     bool needs_tokenizer = false;
     // A device tier with a memory of its own, of this size given the KV cache's layout.
     std::function<int64_t(const KvLayout&)> device_bytes = nullptr;
-    int selections_kept = 1;     // by each sequence there
-    std::string predictor = {};  // file for the policy tokenbutler, of this architecture; "": none
+    int selections_kept = 1;  // by each sequence there
+    // File for the policy tokenbutler, of this architecture; "": none; "auto": the one that is
+    // found for the model (DefaultPredictorFolder), if there is one.
+    std::string predictor = {};
     StepRunnerOptions runner = {};
   };
 
@@ -67,6 +69,8 @@ class MeasuredModel {
   // Of weights and KV cache: "bfloat16", or "bfloat16, KV int8" where they differ.
   std::string dtypes() const;
   size_t weight_bytes() const { return weight_bytes_; }
+  // Of the policy tokenbutler; "": none.
+  const std::string& predictor_path() const { return predictor_path_; }
   // "none", or how RoPE was scaled for the context: "yarn x 32".
   const std::string& rope_scaling() const { return rope_scaling_; }
 
@@ -75,6 +79,9 @@ class MeasuredModel {
 
  private:
   explicit MeasuredModel(ComputePool& pool) : pool_(pool) {}
+  // Reads or finds what Options::predictor says.
+  absl::Status LoadPredictor(const Options& options, const ModelConfig& config,
+                             StepRunnerOptions* runner);
 
   ComputePool& pool_;
   std::unique_ptr<Tokenizer> tokenizer_;
@@ -83,6 +90,7 @@ class MeasuredModel {
   std::unique_ptr<StepRunner> runner_;
   size_t weight_bytes_ = 0;
   std::string rope_scaling_ = "none";
+  std::string predictor_path_;
 };
 
 // One sequence: its blocks, given back at the end, and what its attention keeps.

@@ -14,12 +14,12 @@ namespace tokenbutler {
 std::string PrefillCache::PathOf(absl::Span<const int32_t> tokens) const {
   const auto* bytes = reinterpret_cast<const std::byte*>(tokens.data());
   // Rows of one type may have been computed in another.
-  std::string dtypes(DTypeName(bench_.layout().dtype));
-  if (bench_.runner().compute_dtype() != bench_.layout().dtype) {
-    dtypes = fmt::format("{}-of-{}", dtypes, DTypeName(bench_.runner().compute_dtype()));
+  std::string dtypes(DTypeName(measured_.layout().dtype));
+  if (measured_.runner().compute_dtype() != measured_.layout().dtype) {
+    dtypes = fmt::format("{}-of-{}", dtypes, DTypeName(measured_.runner().compute_dtype()));
   }
   return fmt::format("{}/{}-{}-{}-{:016x}.kv", folder_, model_, dtypes,
-                     bench_.rope_scaling() == "none" ? "rope" : "yarn",
+                     measured_.rope_scaling() == "none" ? "rope" : "yarn",
                      Fingerprint({bytes, tokens.size() * sizeof(int32_t)}));
 }
 
@@ -27,8 +27,8 @@ std::shared_ptr<const PromptRows> PrefillCache::Load(absl::Span<const int32_t> t
   if (folder_.empty()) return nullptr;
   auto rows = std::make_shared<PromptRows>();
   rows->num_tokens = static_cast<int>(tokens.size());
-  const size_t size = static_cast<size_t>(bench_.layout().blocks_for(rows->num_tokens)) *
-                      bench_.layout().block_bytes();
+  const size_t size = static_cast<size_t>(measured_.layout().blocks_for(rows->num_tokens)) *
+                      measured_.layout().block_bytes();
   const std::string path = PathOf(tokens);
   std::error_code error;
   if (std::filesystem::file_size(path, error) != size) return nullptr;
@@ -40,13 +40,13 @@ std::shared_ptr<const PromptRows> PrefillCache::Load(absl::Span<const int32_t> t
 
 absl::Status PrefillCache::Store(absl::Span<const int32_t> tokens, const BlockTable& table) const {
   if (folder_.empty()) return absl::OkStatus();
-  const KvLayout& layout = bench_.layout();
+  const KvLayout& layout = measured_.layout();
   const std::string path = PathOf(tokens);
   std::error_code error;
   std::filesystem::create_directories(folder_, error);
   std::ofstream out(path + ".part", std::ios::binary);
   for (int b = 0; b < layout.blocks_for(static_cast<int>(tokens.size())); ++b) {
-    out.write(reinterpret_cast<const char*>(bench_.store().block(table.blocks[b])),
+    out.write(reinterpret_cast<const char*>(measured_.store().block(table.blocks[b])),
               static_cast<std::streamsize>(layout.block_bytes()));
   }
   out.close();

@@ -20,8 +20,8 @@ namespace tokenbutler {
 class PrefillCache {
  public:
   // `folder` is created when it is missing; "": nothing is kept.
-  PrefillCache(std::string folder, std::string model, MeasuredModel& bench)
-      : folder_(std::move(folder)), model_(std::move(model)), bench_(bench) {}
+  PrefillCache(std::string folder, std::string model, MeasuredModel& measured)
+      : folder_(std::move(folder)), model_(std::move(model)), measured_(measured) {}
 
   // The rows of `tokens`; null: there is no whole file.
   std::shared_ptr<const PromptRows> Load(absl::Span<const int32_t> tokens) const;
@@ -33,7 +33,7 @@ class PrefillCache {
   std::string PathOf(absl::Span<const int32_t> tokens) const;
 
   const std::string folder_, model_;
-  MeasuredModel& bench_;
+  MeasuredModel& measured_;
 };
 
 }  // namespace tokenbutler

@@ -8,9 +8,7 @@
 #include "fmt/format.h"
 
 namespace tokenbutler {
-namespace {
 
-// Tells a file from another of the same name.
 absl::StatusOr<std::string> NameOfFile(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
@@ -18,8 +16,6 @@ absl::StatusOr<std::string> NameOfFile(const std::string& path) {
   return fmt::format("{}@{:016x}", std::filesystem::path(path).filename().string(),
                      Fingerprint({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()}));
 }
-
-}  // namespace
 
 Checkpoint::Json TextJob::Key() const {
   Checkpoint::Json key = {{"setting", label}, {"token_budget", params.token_budget}};

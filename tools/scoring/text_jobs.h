@@ -26,6 +26,10 @@ struct TextJob {
   std::vector<Checkpoint::Json> RowsIn(const Checkpoint& checkpoint) const;
 };
 
+// A file's name and a digest that tells it from others of that name. NOT_FOUND when it cannot be
+// read.
+absl::StatusOr<std::string> NameOfFile(const std::string& path);
+
 // The chosen settings at every budget, without dense unless `with_dense`. INVALID_ARGUMENT when one
 // cannot be parsed, NOT_FOUND when the predictor cannot be read.
 absl::StatusOr<std::vector<TextJob>> TextJobsOf(const SettingOptions& choice, int context_len,

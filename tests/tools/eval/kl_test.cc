@@ -9,6 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
+#include "tests/server/tiny_predictor_file.h"
 #include "tests/tools/eval/tiny_evaluation.h"
 
 namespace tokenbutler {
@@ -230,6 +231,26 @@ TEST_F(KlTest, SlowPoliciesGetFewerTexts) {
   const Json result = Run(options);
   EXPECT_EQ(Row(result, "exact", 160)["documents"], 3);
   EXPECT_EQ(Row(result, "snapkv", 160)["documents"], 1);
+}
+
+TEST_F(KlTest, RowsRememberTheirPredictor) {
+  KlOptions options = Options();
+  options.eval.choice.settings = {"exact", "tokenbutler"};
+  options.max_texts = 1;
+  EXPECT_THAT(Run(options)["left_out"][0].get<std::string>(), HasSubstr("needs a predictor"))
+      << "none of the source tree is for the tiny model";
+  const std::string path = (folder_.path() / "ours.safetensors").string();
+  std::vector<std::string> names;
+  for (int units = 2; units < 4; ++units) {
+    WriteTinyPredictor(path, model(), units);
+    options.eval.choice.predictor = path;
+    const Json row = Row(Run(options), "tokenbutler", 160);
+    names.push_back(row["predictor"]);
+    EXPECT_THAT(names.back(), ::testing::StartsWith("ours.safetensors@"));
+    EXPECT_GT(row["mean_kl"], Row(Run(options), "exact", 160)["mean_kl"]);
+    EXPECT_EQ(NumLines(), 1 + units) << "exact, and one of each predictor";
+  }
+  EXPECT_NE(names[0], names[1]);
 }
 
 TEST_F(KlTest, MistakesAreNamed) {
