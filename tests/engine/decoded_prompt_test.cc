@@ -109,10 +109,12 @@ TEST_F(DecodedPromptTest, AStepThatFailsIsRunAgain) {
     if (fails) ++failures;
     return fails ? absl::InternalError("planted") : absl::OkStatus();
   };
+  runner.Hold();  // neither is over before the other has come
   Start();
   GenerationRequest first = AskDecoded(12, 4, 5), second = AskDecoded(9, 8, 5);
   second.request_id = "second";
   const auto a = Submit(first), b = Submit(second);
+  runner.Resume();
   ASSERT_TRUE(a->WaitDone() && b->WaitDone());
   EXPECT_EQ(a->token_ids(), Expected(first, 0));
   EXPECT_EQ(b->token_ids(), Expected(second, 0));
