@@ -16,7 +16,6 @@ namespace tokenbutler {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::Ge;
 using ::testing::HasSubstr;
 using ::testing::Le;
@@ -138,7 +137,7 @@ TEST_F(KlTest, ARunThatIsStartedAgainAddsWhatIsNew) {
     for (const std::string& line : lines) out << line << '\n';
     out << "{\"document\": \"half a l";
   }
-  options.eval.choice.settings.push_back("quest");
+  options.eval.choice.settings.emplace_back("quest");
   options.eval.budgets = {"160", "1/2"};
   const Json second = Run(options);
   EXPECT_EQ(NumLines(), 1 + 2 * 4 * 2);

@@ -158,7 +158,7 @@ TEST_F(SampleRunnerTest, ARunThatIsStartedAgainDoesWhatIsLeft) {
   ASSERT_TRUE(Run(TaskOf({samples[0], samples[1]}, QuestionPath::kDecoded)).ok());
   EXPECT_EQ(checkpoint_->rows().size(), 2 * 4);
   const std::vector<Json> before = checkpoint_->rows();
-  options.choice.settings.push_back("quest");
+  options.choice.settings.emplace_back("quest");
   Open(options);
   int num_rows = 0;
   SampleRunner::Task task = TaskOf(samples, QuestionPath::kDecoded);
