@@ -112,12 +112,42 @@ class RealServerTest : public ::testing::Test {
 };
 
 TEST_F(RealServerTest, APolicyThatCannotBeHadEndsTheStart) {
-  ServerProcess butler(SmolLm2Path(), {"--policy", "tokenbutler"});
+  ServerProcess butler(SmolLm2Path(), {"--policy", "tokenbutler", "--predictor-dir", "none"});
   EXPECT_EQ(butler.process().Wait(), 1);
   EXPECT_THAT(butler.process().output(), HasSubstr("tokenbutler"));
   ServerProcess blocks(SmolLm2Path(), {"--policy", "sketch", "--block-size", "4096"});
   EXPECT_EQ(blocks.process().Wait(), 1);
   EXPECT_THAT(blocks.process().output(), HasSubstr("attention.token_budget is 4096"));
+}
+
+// assets/predictors has one of either kind for this model.
+TEST_F(RealServerTest, FindsTheShippedPredictors) {
+  for (const std::string kind : {"lookahead", "tokenbutler"}) {
+    std::vector<std::string> flags = {"--policy", "tokenbutler", "--max-model-len", "1024"};
+    if (kind == "tokenbutler") flags.insert(flags.end(), {"--predictor-kind", kind});
+    Start(flags);
+    const auto stub = v1::InferenceService::NewStub(server_->NewChannel());
+    v1::GetServerInfoResponse info;
+    grpc::ClientContext info_context;
+    ASSERT_TRUE(stub->GetServerInfo(&info_context, {}, &info).ok());
+    EXPECT_THAT(info.predictor().path(), HasSubstr(kind + ".safetensors"));
+    EXPECT_THAT(info.predictor().reason(), HasSubstr("found by the digest"));
+
+    v1::GenerateRequest request;
+    for (int i = 0; i < 600; ++i) request.mutable_token_ids()->add_ids(100 + i * 37 % 5000);
+    request.set_max_tokens(8);
+    request.mutable_stop()->set_ignore_eos(true);
+    request.mutable_attention()->set_token_budget(200);
+    request.mutable_attention()->set_sink_tokens(16);
+    request.mutable_attention()->set_local_window(128);
+    OpenStream stream(*server_, request);
+    ASSERT_TRUE(stream.started());
+    const StreamResult result = stream.ReadToTheEnd();
+    ASSERT_TRUE(result.status.ok()) << result.status.error_message();
+    // The published kind predicts nothing for layer 0: it attends to 601 to 607 tokens there.
+    const double expected = kind == "lookahead" ? 200 : (29 * 200 + 604) / 30.0;
+    EXPECT_NEAR(result.finished().at(0).offload().mean_tokens_attended(), expected, 1e-3);
+  }
 }
 
 TEST_F(RealServerTest, WithoutAttentionFlagsAModelThatSketchCannotServeIsDense) {
