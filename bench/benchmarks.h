@@ -40,8 +40,8 @@ struct DenseAttentionOptions {
 };
 absl::StatusOr<Report> RunAttention(const DenseAttentionOptions& options, ComputePool& pool);
 
-// Attention over chosen tokens of a deep context, beside the time of merely reading the same rows
-// in the same order: random rows, each layer and KV head with a list of its own, rows cold.
+// Attention over chosen tokens of a deep context, beside the time of merely reading the same rows:
+// random rows, each layer and KV head with a list of its own, rows cold.
 struct GatherOptions {
   int num_heads = 9;
   int num_kv_heads = 3;
