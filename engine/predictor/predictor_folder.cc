@@ -26,6 +26,9 @@ struct Match {
 };
 
 absl::StatusOr<std::vector<std::string>> FilesOf(const std::string& folder) {
+  if (folder.empty()) {
+    return NotFoundError("there is no folder share/tokenbutler/predictors beside this program");
+  }
   std::error_code error;
   std::vector<std::string> paths;
   fs::directory_iterator at(folder, error);

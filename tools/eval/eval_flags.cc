@@ -15,6 +15,11 @@ void AddEvalFlags(CLI::App* command, EvalOptions* options) {
       ->add_option("--budgets", options->budgets,
                    "Tokens attended to per KV head, or shares of the context: 1/8")
       ->capture_default_str();
+  command
+      ->add_option("--block-size", options->block_size,
+                   "Tokens of a KV block: keys are quantised, and windows begin, by whole blocks")
+      ->capture_default_str()
+      ->check(CLI::IsMember({16, 32, 64, 128, 256, 512}));
   AddCountFlag(command, "--batch", &options->batch,
                "Settings that run together: more are faster and take more memory");
   AddCountFlag(command, "--prefill-chunk-tokens", &options->prefill_chunk_tokens,

@@ -84,6 +84,7 @@ MeasuredModel::Options SetupOf(const EvalOptions& o, const std::vector<TextJob>&
   setup.model = o.model;
   setup.dtype = o.dtype;
   setup.kv_dtype = o.kv_dtype;
+  setup.block_size = o.block_size;
   setup.context_len = o.context_len;
   setup.num_blocks = [&jobs, o](const SelectionResources& r) { return NumBlocks(jobs, o, r); };
   setup.needs_tokenizer = true;
@@ -151,6 +152,7 @@ Checkpoint::Json EvalSession::Facts(const std::string& evaluation) const {
           {"model", ModelName(options_)},
           {"dtype", model_->dtypes()},
           {"context_len", options_.context_len},
+          {"block_size", options_.block_size},
           {"sink_tokens", options_.choice.sink_tokens},
           {"local_window", options_.choice.local_window}};
 }

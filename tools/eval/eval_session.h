@@ -24,6 +24,7 @@ struct EvalOptions {
   std::string model = {};  // a .gguf file or a Hugging Face folder
   std::string dtype = {};
   std::string kv_dtype = {};  // of the KV cache, a DTypeName; "": the compute dtype
+  int block_size = 128;       // tokens of a KV block: the least that a local window can be
   // choice.token_budgets is not read: budgets is. choice.predictor: "": the one that is found.
   SettingOptions choice = {.settings = AllSettings(), .sink_tokens = 32, .local_window = 128};
   std::vector<std::string> budgets = {"1/16"};  // tokens, or shares of context_len
@@ -58,7 +59,8 @@ class EvalSession {
   absl::Status Hold(absl::Span<const int32_t> prompt, absl::Span<const TextJob> jobs,
                     const std::function<void(int done)>& progress);
 
-  // On which every row of results depends, for a Checkpoint: model, dtypes, sink and window.
+  // On which every row of results depends, for a Checkpoint: model, dtypes, block size, sink and
+  // window.
   Checkpoint::Json Facts(const std::string& evaluation) const;
   // A report with these facts and those of the machine and the program.
   Report NewReport(const std::string& evaluation, const Checkpoint::Json& facts) const;

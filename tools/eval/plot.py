@@ -113,7 +113,7 @@ def task_table(result):
                      row["vs_dense"] or "-", row["vs_exact"] or "-", *(percent(row.get(column)) for column in forced), number(row["attended_tokens"], 0),
                      kilobytes(row["read_bytes"]), kilobytes(row["moved_bytes"]), str(row["samples"])])
     text = (f"**{short_name(result)}, {size_name(result['context_len'])}, {result['question']}** ({machine_line(result)}), sink "
-            f"{result['sink_tokens']}, local window {result['local_window']}, seed {result['seed']}. Intervals: {result['intervals']}.")
+            f"{result['sink_tokens']}, local window {result['local_window']}, blocks of {result['block_size']} tokens, seed {result['seed']}. Intervals: {result['intervals']}.")
     if result["too_hard_for_the_model"]:
         text += (f" Dense attention scores less than {100 * result['min_dense_score']:.0f} in {', '.join(result['too_hard_for_the_model'])}: "
                  "left out of averages.")

@@ -75,7 +75,8 @@ absl::StatusOr<std::unique_ptr<MeasuredModel>> MeasuredModel::Create(const Optio
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8}) {
     if (options.kv_dtype == DTypeName(dtype)) kv_dtype = dtype;
   }
-  const KvLayout layout = KvLayoutFor(model.config, kv_dtype);
+  KvLayout layout = KvLayoutFor(model.config, kv_dtype);
+  layout.block_size = options.block_size;
   const int64_t stride = static_cast<int64_t>(layout.block_bytes() + 63) / 64 * 64;
   const int64_t bytes = stride * options.num_blocks({.config = &model.config,
                                                      .weights = &model.weights,

@@ -37,6 +37,7 @@ class MeasuredModel {
     std::string model;          // a .gguf file or a Hugging Face folder
     std::string dtype;          // "bfloat16", "float32", or empty: what the server would choose
     std::string kv_dtype = {};  // of the KV cache, a DTypeName; "": the compute dtype
+    int block_size = 128;       // tokens of a KV block, KvLayout::block_size
     int context_len = 0;        // positions used: beyond the model's own, RoPE is scaled by YaRN
     // Blocks of the KV cache, given what policies build on; the runner's RoPE is not there yet.
     std::function<int(const SelectionResources&)> num_blocks;

@@ -18,8 +18,10 @@ std::string PrefillCache::PathOf(absl::Span<const int32_t> tokens) const {
   if (measured_.runner().compute_dtype() != measured_.layout().dtype) {
     dtypes = fmt::format("{}-of-{}", dtypes, DTypeName(measured_.runner().compute_dtype()));
   }
-  return fmt::format("{}/{}-{}-{}-{:016x}.kv", folder_, model_, dtypes,
+  const int block_size = measured_.layout().block_size;
+  return fmt::format("{}/{}-{}-{}{}-{:016x}.kv", folder_, model_, dtypes,
                      measured_.rope_scaling() == "none" ? "rope" : "yarn",
+                     block_size == KvLayout().block_size ? "" : fmt::format("-b{}", block_size),
                      Fingerprint({bytes, tokens.size() * sizeof(int32_t)}));
 }
 

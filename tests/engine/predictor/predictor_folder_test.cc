@@ -124,6 +124,16 @@ TEST_F(PredictorFolderTest, AMissingFolderAndAnUnreadableModelAreErrors) {
   EXPECT_EQ(broken.status().code(), absl::StatusCode::kUnavailable);
 }
 
+TEST_F(PredictorFolderTest, AProgramWithoutAFolderSaysSo) {
+  const auto found = FindPredictor({}, TinyModel(), []() -> absl::StatusOr<std::string> {
+    ADD_FAILURE() << "nothing to compare with";
+    return kModel;
+  });
+  EXPECT_EQ(found.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(found.status().message()),
+              testing::HasSubstr("no folder share/tokenbutler/predictors beside this program"));
+}
+
 TEST_F(PredictorFolderTest, ProgramsFindTheFolderOfABuildAndOfAnInstallation) {
   const std::filesystem::path root = folder_.path();
   EXPECT_EQ(PredictorFolderOf(root / "bin/program"), "");

@@ -10,7 +10,7 @@ import unittest
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[3] / "tools" / "eval" / "plot.py"
 FACTS = {"cpu": "A CPU", "threads": 2, "kernel_target": "avx2", "dtype": "bfloat16", "version": "1.2.3", "date": "2030-01-02",
-         "commit": "abc1234", "model": "Small-1B.Q4_1.gguf", "context_len": 4096, "sink_tokens": 32, "local_window": 128}
+         "commit": "abc1234", "model": "Small-1B.Q4_1.gguf", "context_len": 4096, "block_size": 128, "sink_tokens": 32, "local_window": 128}
 PAGE = "Before\n<!-- measured: kl -->\nold\n<!-- end -->\nBetween\n<!-- measured: ruler -->\n<!-- end -->\nAfter\n"
 
 

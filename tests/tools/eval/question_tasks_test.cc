@@ -90,6 +90,28 @@ TEST_F(QuestionTasksTest, CorefScoresForcedAndGeneratedAnswers) {
   EXPECT_THAT(table, HasSubstr("coverage_mass"));
 }
 
+// A window is never smaller than a block, so short prompts want small ones.
+TEST_F(QuestionTasksTest, SmallBlocksAllowSmallBudgets) {
+  CorefOptions options;
+  options.task = Options(400);
+  options.task.eval.choice.settings = {"sketch", "exact"};
+  options.task.eval.choice.local_window = 16;
+  options.task.eval.budgets = {"1/8"};
+  options.task.eval.block_size = 16;
+  options.num_samples = 1;
+  const auto report = RunCoref(options, pool_);
+  ASSERT_TRUE(report.ok()) << report.status();
+  int num_sparse = 0;
+  for (const Json& row : Rows()) {
+    if (row["setting"] == "dense") continue;
+    EXPECT_EQ(row["token_budget"], 50) << row["setting"];
+    EXPECT_LE(row["attended_tokens"], 50) << row["setting"];
+    EXPECT_GT(row["attended_tokens"], 45) << row["setting"];
+    ++num_sparse;
+  }
+  EXPECT_EQ(num_sparse, 2);
+}
+
 TEST_F(QuestionTasksTest, ARunThatIsRepeatedAsksOnlyWhatIsNew) {
   CorefOptions options;
   options.task = Options(500);

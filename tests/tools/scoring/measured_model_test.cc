@@ -102,6 +102,33 @@ TEST_F(MeasuredModelTest, PrefillCachesOfDifferentTypesAreToldApart) {
   std::filesystem::remove_all(folder);
 }
 
+// 256 tokens are as many bytes in blocks of 16 as in blocks of 128, in another order.
+TEST_F(MeasuredModelTest, PrefillCachesOfDifferentBlocksAreToldApart) {
+  const std::string folder = ::testing::TempDir() + "/block_sizes";
+  std::filesystem::remove_all(folder);
+  const std::vector<int32_t> tokens = Tokens(256);
+  for (const int block_size : {128, 16}) {
+    SCOPED_TRACE(block_size);
+    auto model = MeasuredModel::Create(
+        {.model = std::string(TOKENBUTLER_TEST_DATA) + "/tiny_models/qwen2-none",
+         .dtype = "float32",
+         .block_size = block_size,
+         .context_len = 256,
+         .num_blocks = [](const SelectionResources&) { return 16; }},
+        pool_);
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_EQ((*model)->layout().block_size, block_size);
+    const PrefillCache cache(folder, "tiny", **model);
+    auto sequence = MeasuredSequence::Create(**model, {}, 256);
+    ASSERT_TRUE(sequence.ok()) << sequence.status();
+    EXPECT_EQ(cache.Load(tokens), nullptr);
+    ASSERT_TRUE((*sequence)->Prefill(tokens, 64).ok());
+    ASSERT_TRUE(cache.Store(tokens, (*sequence)->table()).ok());
+    EXPECT_NE(cache.Load(tokens), nullptr);
+  }
+  std::filesystem::remove_all(folder);
+}
+
 TEST_F(MeasuredModelTest, BlocksAreGivenBackAndRunOutWithASentence) {
   {
     const auto trunk = Prefilled(Tokens(300));
