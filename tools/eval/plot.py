@@ -4,9 +4,10 @@
   plot.py --kl kl-*.json --tasks ruler-*.json --images docs/images --page docs/quality.md
 
 Tables go between the page's markers `<!-- measured: NAME -->` and `<!-- end -->`, NAME being kl, or a task's name (coref,
-ruler, longbench, aime: what `evaluation` says in its result). Images: for each result of kl, divergence against budget,
-prediction interval and bytes moved, and what each layer and KV head of some settings attends to; for each result of a task,
-its score against the same. Needs matplotlib (bench/requirements.txt) unless --images is left out.
+ruler, longbench, aime: what `evaluation` says in its result). A result's fact `title` (--fact title=intervals) stands in its
+heading and in its images' names. Images: for each result of kl, divergence against budget, prediction interval and bytes
+moved, and, without a title, what each layer and KV head of some settings attends to; for each result of a task, its score
+against the same. Needs matplotlib (bench/requirements.txt) unless --images is left out.
 """
 
 import argparse
@@ -23,7 +24,7 @@ TASK_CAPTION = (
     "*What this does not show: other tasks, other models, and differences that n samples cannot tell: those whose interval "
     "holds 0 are ties.*")
 # Options that are varied along an axis: a line of a plot is what is left of a setting's name without them.
-VARIED = {"token_budget": (), "interval": ("interval", "candidates", "scan"), "moved_bytes": ("interval", "candidates", "scan", "neighbours")}
+VARIED = {"token_budget": (), "interval": ("interval",), "moved_bytes": ("interval", "candidates", "scan", "neighbours")}
 
 
 def load(paths):
@@ -39,8 +40,14 @@ def size_name(tokens):
     return f"{tokens // 1024}K" if tokens % 1024 == 0 else str(tokens)
 
 
+def subject(result):
+    """What a table is about; --fact title=intervals tells several of one model and context apart."""
+    parts = [short_name(result), size_name(result["context_len"]), result.get("title")]
+    return ", ".join(part for part in parts if part)
+
+
 def file_name(result):
-    return f"{result['evaluation']}-{short_name(result)}-{size_name(result['context_len']).lower()}"
+    return re.sub(r"[^a-z0-9.]+", "-", f"{result['evaluation']} {subject(result)}".lower())
 
 
 def machine_line(result):
@@ -85,7 +92,7 @@ def kl_table(result):
             f"{100 * row['same_top']:.1f} %", f"{row['perplexity_ratio']:.4f}", row["vs_dense"],
             number(row["mass_recall"], 3), number(row["overlap"], 3), number(row["attended_tokens"], 0),
             kilobytes(row["read_bytes"]), kilobytes(row["moved_bytes"]), str(row["documents"])])
-    text = (f"**{short_name(result)}, {size_name(result['context_len'])}** ({machine_line(result)}): the last {result['scored_tokens']} of "
+    text = (f"**{subject(result)}** ({machine_line(result)}): the last {result['scored_tokens']} of "
             f"{result['context_len']} tokens of each text, sink {result['sink_tokens']}, local window {result['local_window']}. "
             f"Intervals: {result['intervals']}.\n\n")
     return text + markdown_table(
@@ -112,7 +119,7 @@ def task_table(result):
                      "-" if difference is None else f"{100 * difference:+.1f} ({between(100 * low, 100 * high, 1)})",
                      row["vs_dense"] or "-", row["vs_exact"] or "-", *(percent(row.get(column)) for column in forced), number(row["attended_tokens"], 0),
                      kilobytes(row["read_bytes"]), kilobytes(row["moved_bytes"]), str(row["samples"])])
-    text = (f"**{short_name(result)}, {size_name(result['context_len'])}, {result['question']}** ({machine_line(result)}), sink "
+    text = (f"**{subject(result)}, {result['question']}** ({machine_line(result)}), sink "
             f"{result['sink_tokens']}, local window {result['local_window']}, blocks of {result['block_size']} tokens, seed {result['seed']}. Intervals: {result['intervals']}.")
     if result["too_hard_for_the_model"]:
         text += (f" Dense attention scores less than {100 * result['min_dense_score']:.0f} in {', '.join(result['too_hard_for_the_model'])}: "
@@ -178,7 +185,7 @@ def draw_lines(pyplot, result, rows, value, low, high, label, path):
             axis.minorticks_off()
         axis.grid(True, alpha=0.3)
         axis.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    figure.suptitle(f"{short_name(result)}, {size_name(result['context_len'])}")
+    figure.suptitle(subject(result))
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
@@ -187,6 +194,8 @@ def draw_lines(pyplot, result, rows, value, low, high, label, path):
 
 def draw_heads(pyplot, result, settings, path):
     """What each layer and KV head attends to: the mass that it recalls, and its overlap with exact."""
+    if "title" in result:  # a part of what another result of this model and context shows
+        return None
     shown = [heads for heads in result.get("heads", []) if heads["setting"] in settings and any(heads["count"])]
     budget = max((heads["token_budget"] for heads in shown), default=None)
     shown = [heads for heads in shown if heads["token_budget"] == budget]
@@ -203,7 +212,7 @@ def draw_heads(pyplot, result, settings, path):
             axes[row][column].set_xlabel("KV head", fontsize=7)
             axes[row][column].set_ylabel("layer", fontsize=7)
             axes[row][column].set_xticks(range(kv_heads))
-    figure.suptitle(f"{short_name(result)}, {size_name(result['context_len'])}, budget {budget}", fontsize=9)
+    figure.suptitle(f"{subject(result)}, budget {budget}", fontsize=9)
     figure.tight_layout()
     figure.colorbar(image, ax=axes, shrink=0.5)
     figure.savefig(path, dpi=120)

@@ -70,6 +70,12 @@ class PlotTest(unittest.TestCase):
         rows = [line.split(" | ")[:2] for line in lines if line.startswith(("| 512", "| 256"))]
         self.assertEqual(rows[:3], [["| 256", "exact"], ["| 512", "exact"], ["| 512", "sketch"]], "by budget, then by divergence")
 
+    def test_results_of_one_model_and_context_are_told_apart_by_their_title(self):
+        result = json.loads((self.folder / "kl.json").read_text(encoding="utf-8"))
+        self.write("title.json", {**result, "title": "intervals"})
+        lines = self.run_script("--kl", "kl.json", "title.json").stdout.split("\n")
+        self.assertEqual([line.split(" (")[0] for line in lines if line.startswith("**")], ["**small-1b, 4K**", "**small-1b, 4K, intervals**"])
+
     def test_tasks_are_compared_with_dense(self):
         output = self.run_script("--tasks", "ruler.json").stdout
         lines = output.split("\n")
@@ -110,12 +116,15 @@ class PlotTest(unittest.TestCase):
     @unittest.skipUnless(importlib.util.find_spec("matplotlib"), "needs matplotlib: pip install -r bench/requirements.txt")
     def test_images_are_drawn(self):
         (self.folder / "page.md").write_text(PAGE, encoding="utf-8")
-        done = self.run_script("--kl", "kl.json", "--tasks", "ruler.json", "--images", "docs/images", "--page", "page.md")
+        result = json.loads((self.folder / "kl.json").read_text(encoding="utf-8"))
+        self.write("title.json", {**result, "title": "intervals"})
+        done = self.run_script("--kl", "kl.json", "title.json", "--tasks", "ruler.json", "--images", "docs/images", "--page", "page.md")
         self.assertEqual(done.returncode, 0, done.stderr)
         page = (self.folder / "page.md").read_text(encoding="utf-8")
-        for name in ("kl-small-1b-4k", "kl-small-1b-4k-heads", "ruler-small-1b-4k-strict-vt"):
+        for name in ("kl-small-1b-4k", "kl-small-1b-4k-heads", "kl-small-1b-4k-intervals", "ruler-small-1b-4k-strict-vt"):
             self.assertIn(f"](docs/images/{name}.png)", page)
             self.assertTrue((self.folder / "docs" / "images" / f"{name}.png").read_bytes().startswith(b"\x89PNG"))
+        self.assertNotIn("intervals-heads", page)
 
 
 if __name__ == "__main__":
