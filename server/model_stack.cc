@@ -6,11 +6,10 @@
 #include <fstream>
 #include <optional>
 #include <utility>
-#include <variant>
 
 #include "base/cpu_features.h"
 #include "base/logging.h"
-#include "engine/tokenizer/tokenizer_json.h"
+#include "engine/model_text.h"
 #include "engine/weights/loader.h"
 #include "offload/host_tier.h"
 #include "server/predictor_files.h"
@@ -32,42 +31,12 @@ absl::StatusOr<LoadedModel> LoadWeights(const ServerConfig& config) {
 }
 
 absl::Status BuildText(LoadedModel* model, ModelStack* stack) {
-  if (std::holds_alternative<std::monostate>(model->tokenizer)) {
-    return InvalidArgumentError(
-        "the model has no tokenizer: a folder needs tokenizer.json, a GGUF file the keys "
-        "tokenizer.ggml.*");
-  }
-  TokenizerSpec spec;
-  if (const auto* files = std::get_if<HfTokenizerFiles>(&model->tokenizer)) {
-    ASSIGN_OR_RETURN(HfTokenizer hf,
-                     ReadHfTokenizer(files->tokenizer_json, files->tokenizer_config_json));
-    spec = std::move(hf.spec);
-    spec.extra_eos_ids.insert(spec.extra_eos_ids.end(), model->generation.eos_ids.begin(),
-                              model->generation.eos_ids.end());
-    if (hf.chat_template) model->chat_template = std::move(hf.chat_template);
-    if (!hf.bos_token.empty()) model->bos_token = std::move(hf.bos_token);
-    if (!hf.eos_token.empty()) model->eos_token = std::move(hf.eos_token);
-  } else {
-    spec = std::move(std::get<TokenizerSpec>(model->tokenizer));
-  }
-  ASSIGN_OR_RETURN(stack->tokenizer, Tokenizer::Create(std::move(spec)));
-  for (const int32_t id : stack->tokenizer->eos_ids()) {
-    if (id < model->config.vocab_size) continue;
-    return InvalidArgumentError(
-        "the tokenizer ends a text with token id {}, must be in [0, {}), the model's vocabulary: "
-        "do tokenizer and weights belong together?",
-        id, model->config.vocab_size);
-  }
-  if (!model->chat_template) return absl::OkStatus();
-  TemplateOptions options;
-  options.bos_token = model->bos_token;
-  options.eos_token = model->eos_token;
-  auto compiled = ChatTemplate::Compile(*model->chat_template, std::move(options));
-  if (compiled.ok()) {
-    stack->chat_template = *std::move(compiled);
-  } else {
+  ASSIGN_OR_RETURN(ModelText text, TakeModelText(model));
+  stack->tokenizer = std::move(text.tokenizer);
+  stack->chat_template = std::move(text.chat_template);
+  stack->chat_template_error = std::move(text.chat_template_error);
+  if (!stack->chat_template_error.empty()) {
     // Text and token ids can still be served.
-    stack->chat_template_error = std::string(compiled.status().message());
     LogWarning("the model's chat template cannot be used, chat input will be refused: {}",
                stack->chat_template_error);
   }

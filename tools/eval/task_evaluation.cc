@@ -5,10 +5,10 @@
 #include <unordered_map>
 #include <utility>
 
+#include "engine/model_text.h"
 #include "tools/eval/progress.h"
 #include "tools/eval/task_rows.h"
 #include "tools/scoring/checkpoint.h"
-#include "tools/scoring/model_text.h"
 
 namespace tokenbutler {
 namespace {
@@ -177,6 +177,9 @@ absl::StatusOr<ChatUse> ParseChatUse(std::string_view name) {
 absl::StatusOr<Report> RunTasks(const TaskOptions& options, const TaskSet& tasks,
                                 ComputePool& pool) {
   ASSIGN_OR_RETURN(const ModelText text, LoadModelText(options.eval.model));
+  if (!text.chat_template_error.empty()) {
+    fmt::print(stderr, "the model's chat template cannot be used: {}\n", text.chat_template_error);
+  }
   const PromptFormat format(*text.tokenizer, text.chat_template.get(), options.chat);
   ASSIGN_OR_RETURN(const std::vector<AskedTask> asked, Ask(tasks, format));
   EvalOptions eval = options.eval;

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "base/cgroup.h"
+#include "engine/model_text.h"
 #include "engine/predictor/predictor_file.h"
 #include "engine/predictor/predictor_folder.h"
 #include "engine/weights/loader.h"
 #include "fmt/format.h"
-#include "tools/scoring/model_text.h"
 
 namespace tokenbutler {
 namespace {
