@@ -1,22 +1,19 @@
 // tokenbutler-bench: how fast the kernels and the model are on this machine.
 
-#include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "base/cpu_features.h"
 #include "bench/benchmarks.h"
 #include "bench/sparse_commands.h"
 #include "engine/kernels/kernel_target.h"
-#include "fmt/format.h"
+#include "tools/scoring/measurement.h"
 
 namespace tokenbutler {
 namespace {
 
-void AddBandwidth(CLI::App& app, Benchmark* chosen) {
+void AddBandwidth(CLI::App& app, Measurement* chosen) {
   CLI::App* command =
       app.add_subcommand("bandwidth", "Speed of reading memory that is in no cache");
   auto options = std::make_shared<BandwidthOptions>();
@@ -27,7 +24,7 @@ void AddBandwidth(CLI::App& app, Benchmark* chosen) {
       [=] { *chosen = [=](ComputePool& pool) { return RunBandwidth(*options, pool); }; });
 }
 
-void AddLinear(CLI::App& app, Benchmark* chosen) {
+void AddLinear(CLI::App& app, Measurement* chosen) {
   CLI::App* command =
       app.add_subcommand("linear", "Linear layers at decode, weights cold (default: SmolLM2-135M)");
   auto options = std::make_shared<LinearOptions>();
@@ -46,7 +43,7 @@ void AddLinear(CLI::App& app, Benchmark* chosen) {
       [=] { *chosen = [=](ComputePool& pool) { return RunLinear(*options, pool); }; });
 }
 
-void AddAttention(CLI::App& app, Benchmark* chosen) {
+void AddAttention(CLI::App& app, Measurement* chosen) {
   CLI::App* command = app.add_subcommand(
       "attention", "Dense decode attention of one layer, KV cache cold (default: SmolLM2-135M)");
   auto options = std::make_shared<DenseAttentionOptions>();
@@ -67,7 +64,7 @@ void AddAttention(CLI::App& app, Benchmark* chosen) {
       [=] { *chosen = [=](ComputePool& pool) { return RunAttention(*options, pool); }; });
 }
 
-void AddGather(CLI::App& app, Benchmark* chosen) {
+void AddGather(CLI::App& app, Measurement* chosen) {
   CLI::App* command = app.add_subcommand(
       "gather",
       "Attention over chosen tokens and the floor of reading them (default: SmolLM2-135M)");
@@ -87,7 +84,7 @@ void AddGather(CLI::App& app, Benchmark* chosen) {
       [=] { *chosen = [=](ComputePool& pool) { return RunGather(*options, pool); }; });
 }
 
-void AddPool(CLI::App& app, Benchmark* chosen) {
+void AddPool(CLI::App& app, Measurement* chosen) {
   CLI::App* command = app.add_subcommand(
       "pool", "A step's short parallel sections with workers that sleep or spin between them");
   auto options = std::make_shared<PoolOptions>();
@@ -97,7 +94,7 @@ void AddPool(CLI::App& app, Benchmark* chosen) {
   command->callback([=] { *chosen = [=](ComputePool& pool) { return RunPool(*options, pool); }; });
 }
 
-void AddScan(CLI::App& app, Benchmark* chosen) {
+void AddScan(CLI::App& app, Measurement* chosen) {
   CLI::App* command = app.add_subcommand(
       "scan", "A decode step's scans of low-bit keys over all layers, sketches cold");
   auto options = std::make_shared<ScanOptions>();
@@ -124,7 +121,7 @@ void AddScan(CLI::App& app, Benchmark* chosen) {
   command->callback([=] { *chosen = [=](ComputePool& pool) { return RunScan(*options, pool); }; });
 }
 
-void AddModel(CLI::App& app, Benchmark* chosen) {
+void AddModel(CLI::App& app, Measurement* chosen) {
   CLI::App* command = app.add_subcommand(
       "model", "Prefill and decode of a model, beside the time to read its weights once");
   auto options = std::make_shared<ModelOptions>();
@@ -146,20 +143,12 @@ void AddModel(CLI::App& app, Benchmark* chosen) {
 
 int Main(int argc, char** argv) {
   CLI::App app("Measures TokenButler's kernels and models on this machine.", "tokenbutler-bench");
-  app.require_subcommand(1);
-  app.fallthrough();  // common options may follow the subcommand
-  int threads = DefaultNumThreads();
-  std::string output, target;
-  std::vector<std::string> facts;
-  app.add_option("--threads", threads, "Threads, this one included")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
-  app.add_option("--output", output, "Also write the result as JSON to this file");
+  MeasurementFlags flags;
+  AddMeasurementFlags(app, &flags);
+  std::string target;
   app.add_option("--target", target, "Highest instruction set to use")
       ->check(CLI::IsMember({"portable", "avx2", "avx512", "avx512_bf16"}));
-  app.add_option("--fact", facts, "NAME=VALUE to note in the result: the commit, the date")
-      ->take_all();
-  Benchmark benchmark;
+  Measurement benchmark;
   AddBandwidth(app, &benchmark);
   AddLinear(app, &benchmark);
   AddAttention(app, &benchmark);
@@ -174,20 +163,7 @@ int Main(int argc, char** argv) {
   for (const CpuTarget t : {CpuTarget::kPortable, CpuTarget::kAvx2, CpuTarget::kAvx512}) {
     if (target == CpuTargetName(t)) SetKernelTarget(t);
   }
-  ComputePool pool(threads);
-  absl::StatusOr<Report> report = benchmark(pool);
-  absl::Status status = report.status();
-  if (status.ok()) {
-    for (const std::string& fact : facts) {
-      const size_t equals = std::min(fact.find('='), fact.size());
-      report->SetFact(fact.substr(0, equals), fact.substr(std::min(equals + 1, fact.size())));
-    }
-    fmt::print("{}", report->Table());
-    if (!output.empty()) status = report->WriteJson(output);
-  }
-  if (status.ok()) return 0;
-  fmt::print(stderr, "tokenbutler-bench: {}\n", std::string(status.message()));
-  return 1;
+  return Measure(benchmark, flags, "tokenbutler-bench");
 }
 
 }  // namespace

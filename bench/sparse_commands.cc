@@ -3,11 +3,12 @@
 #include <memory>
 #include <string>
 
+#include "bench/benchmarks.h"
 #include "tools/scoring/setting_flags.h"
 
 namespace tokenbutler {
 
-void AddDecode(CLI::App& app, Benchmark* chosen) {
+void AddDecode(CLI::App& app, Measurement* chosen) {
   CLI::App* command = app.add_subcommand(
       "decode", "Time per token against the context for each policy, beside dense and the floor");
   auto options = std::make_shared<DecodeOptions>();
@@ -47,7 +48,7 @@ void AddDecode(CLI::App& app, Benchmark* chosen) {
       [=] { *chosen = [=](ComputePool& pool) { return RunDecode(*options, pool); }; });
 }
 
-void AddLink(CLI::App& app, Benchmark* chosen) {
+void AddLink(CLI::App& app, Measurement* chosen) {
   CLI::App* command = app.add_subcommand(
       "link", "Traffic between host and device tier on real texts, and modelled stalls");
   auto options = std::make_shared<LinkOptions>();

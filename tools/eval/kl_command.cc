@@ -7,7 +7,7 @@
 
 namespace tokenbutler {
 
-void AddKl(CLI::App& app, Evaluation* chosen) {
+void AddKl(CLI::App& app, Measurement* chosen) {
   CLI::App* command = app.add_subcommand(
       "kl", "Divergence of each setting's next-token distributions from dense attention's");
   auto options = std::make_shared<KlOptions>();

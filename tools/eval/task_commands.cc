@@ -47,7 +47,7 @@ void AddTaskFlags(CLI::App* command, TaskOptions* options) {
 
 }  // namespace
 
-void AddCoref(CLI::App& app, Evaluation* chosen) {
+void AddCoref(CLI::App& app, Measurement* chosen) {
   CLI::App* command = app.add_subcommand(
       "coref", "Names that are introduced once and asked for at the end of unrelated text");
   auto options = std::make_shared<CorefOptions>();
@@ -56,7 +56,7 @@ void AddCoref(CLI::App& app, Evaluation* chosen) {
   command->callback([=] { *chosen = [=](ComputePool& pool) { return RunCoref(*options, pool); }; });
 }
 
-void AddRuler(CLI::App& app, Evaluation* chosen) {
+void AddRuler(CLI::App& app, Measurement* chosen) {
   CLI::App* command = app.add_subcommand("ruler", "The tasks of RULER (arXiv 2404.06654)");
   auto options = std::make_shared<RulerOptions>();
   AddTaskFlags(command, &options->task);
@@ -79,7 +79,7 @@ void AddRuler(CLI::App& app, Evaluation* chosen) {
   command->callback([=] { *chosen = [=](ComputePool& pool) { return RunRuler(*options, pool); }; });
 }
 
-void AddLongBench(CLI::App& app, Evaluation* chosen) {
+void AddLongBench(CLI::App& app, Measurement* chosen) {
   CLI::App* command = app.add_subcommand(
       "longbench",
       "The 21 tasks of LongBench (arXiv 2308.14508); longbench_score.py scores --resume's file");
@@ -99,7 +99,7 @@ void AddLongBench(CLI::App& app, Evaluation* chosen) {
       [=] { *chosen = [=](ComputePool& pool) { return RunLongBench(*options, pool); }; });
 }
 
-void AddAime(CLI::App& app, Evaluation* chosen) {
+void AddAime(CLI::App& app, Measurement* chosen) {
   CLI::App* command =
       app.add_subcommand("aime", "AIME problems: boxed integers, several answers drawn to each");
   auto options = std::make_shared<AimeTaskOptions>();
