@@ -130,7 +130,7 @@ HWY_NOINLINE void SoftmaxTile(const AttentionTile<T>& tile, int first_head, int 
 }
 
 // acc[h][dim, dim + kVecs * lanes) = acc * rescale[h] + sum_t weights[h][t] * value[t], in the
-// order of the tokens. Fetches the value rows of the next tile meanwhile when `prefetch`.
+// order of the tokens. Fetches these elements of the next tile's values meanwhile when `prefetch`.
 template <int kHeads, int kVecs, class T>
 HWY_INLINE void AddValues(const AttentionTile<T>& tile, int head, bool prefetch,
                           const float* weights, const float* rescale, size_t dim) {
@@ -145,10 +145,11 @@ HWY_INLINE void AddValues(const AttentionTile<T>& tile, int head, bool prefetch,
   }
   const size_t offset = tile.values_after_keys + dim;
   const int num_tokens = tile.rows->num_tokens;
-  const int num_fetched = prefetch ? tile.next->num_tokens : 0;
+  const bool begins_line = dim * sizeof(T) % 64 == 0;  // else an earlier pass has fetched it
+  const int num_fetched = prefetch && begins_line ? tile.next->num_tokens : 0;
   for (int t = 0; t < num_tokens; ++t) {
     const T* value = tile.rows->keys[t] + offset;
-    if (t < num_fetched) PrefetchRow(tile.next->keys[t] + tile.values_after_keys, tile.head_dim);
+    if (t < num_fetched) PrefetchRow(tile.next->keys[t] + offset, kVecs * kLanes);
     FloatVec values[kVecs];
     for (int v = 0; v < kVecs; ++v) values[v] = LoadFloats(d, value + v * lanes);
     for (int h = 0; h < kHeads; ++h) {
@@ -168,12 +169,13 @@ HWY_NOINLINE void AddAllValues(const AttentionTile<T>& tile, int head, const flo
                                const float* rescale) {
   constexpr int kVecs = kHeads <= 4 && HWY_TARGET == HWY_AVX3 ? 4 : 2;
   const size_t lanes = hn::Lanes(FloatTag());
-  bool prefetch = head == 0 && tile.next != nullptr;
+  // The passes share the fetching: memory has something to do all the time.
+  const bool prefetch = head == 0 && tile.next != nullptr;
   size_t dim = 0;
-  for (; dim + kVecs * lanes <= tile.head_dim; dim += kVecs * lanes, prefetch = false) {
+  for (; dim + kVecs * lanes <= tile.head_dim; dim += kVecs * lanes) {
     AddValues<kHeads, kVecs>(tile, head, prefetch, weights, rescale, dim);
   }
-  for (; dim + lanes <= tile.head_dim; dim += lanes, prefetch = false) {
+  for (; dim + lanes <= tile.head_dim; dim += lanes) {
     AddValues<kHeads, 1>(tile, head, prefetch, weights, rescale, dim);
   }
   for (; dim < tile.head_dim; ++dim) {

@@ -142,57 +142,77 @@ HWY_INLINE FloatVec SumInBlocks(const FloatVec* v) {
 
 // Keys that DotKeys takes together.
 HWY_MAYBE_UNUSED constexpr int kDotKeys = HWY_TARGET == HWY_AVX3 ? 8 : 4;
+// Whether there are registers for the sums of two groups of kDotHeads heads and half of the keys:
+// then a key is widened once for both.
+HWY_MAYBE_UNUSED constexpr bool kPairGroups = HWY_TARGET == HWY_AVX3;
 
 #else
 
 HWY_MAYBE_UNUSED constexpr int kDotKeys = 1;
+HWY_MAYBE_UNUSED constexpr bool kPairGroups = false;
 
 #endif
 
-// logits[h * kTileTokens + t] = query h . key t for kDotHeads queries, of which `packed` holds the
-// group's, and kDotKeys rows. Each block of a vector belongs to one head and sees the same elements
-// of a row: they are loaded and widened once for all heads, and only four lanes are left to be
-// added in the end. kDim: head_dim if the compiler is to know it, or 0.
-template <int kDim, class T>
+// logits[h * kTileTokens + t] = query h . key t for kGroups times kDotHeads queries, of which
+// `packed` holds the groups', and kKeys rows (a multiple of 4). Each block of a vector belongs to
+// one head and sees the same elements of a row: they are loaded and widened once for all heads, and
+// only four lanes are left to be added in the end. The sums of a query do not depend on kGroups or
+// kKeys. kDim: head_dim if the compiler is to know it, or 0.
+template <int kDim, int kGroups, int kKeys, class T>
 HWY_INLINE void DotKeys(const T* const* keys, int any_dim, const float* packed, float* logits) {
   const int head_dim = kDim == 0 ? any_dim : kDim;
+  const int group_floats = kDotHeads * head_dim;
   int dim = 0;
 #if HWY_TARGET != HWY_SCALAR
   const FloatTag d;
   constexpr int kVecs = kStepDims<T> / 4;
   // Two sums where there are two vectors or more: an addition need not wait for the one before it.
   constexpr int kSums = kVecs < 2 ? 1 : 2;
-  FloatVec acc[kSums][kDotKeys];
-  for (int v = 0; v < kSums; ++v) {
-    for (int t = 0; t < kDotKeys; ++t) acc[v][t] = hn::Zero(d);
+  FloatVec acc[kGroups][kSums][kKeys];
+  for (int g = 0; g < kGroups; ++g) {
+    for (int v = 0; v < kSums; ++v) {
+      for (int t = 0; t < kKeys; ++t) acc[g][v][t] = hn::Zero(d);
+    }
   }
   const float* q = packed;
   HWY_UNROLL(16)
   for (; dim + kStepDims<T> <= head_dim; dim += kStepDims<T>, q += kVecs * kLanes) {
-    FloatVec query[kVecs];
-    for (int v = 0; v < kVecs; ++v) query[v] = hn::LoadU(d, q + v * kLanes);
-    for (int t = 0; t < kDotKeys; ++t) {
+    FloatVec query[kGroups][kVecs];
+    for (int g = 0; g < kGroups; ++g) {
+      for (int v = 0; v < kVecs; ++v) {
+        query[g][v] = hn::LoadU(d, q + g * group_floats + v * kLanes);
+      }
+    }
+    for (int t = 0; t < kKeys; ++t) {
       FloatVec key[kVecs];
       LoadStep(keys[t] + dim, key);
-      for (int v = 0; v < kVecs; ++v) {
-        acc[v % kSums][t] = hn::MulAdd(query[v], key[v], acc[v % kSums][t]);
+      for (int g = 0; g < kGroups; ++g) {
+        for (int v = 0; v < kVecs; ++v) {
+          FloatVec& sum = acc[g][v % kSums][t];
+          sum = hn::MulAdd(query[g][v], key[v], sum);
+        }
       }
     }
   }
-  for (int t = 0; kSums == 2 && t < kDotKeys; ++t) acc[0][t] = hn::Add(acc[0][t], acc[1][t]);
-  for (int t = 0; t < kDotKeys; t += 4) {
-    HWY_ALIGN float sums[kDotHeads][4];
-    hn::Store(SumInBlocks(acc[0] + t), d, sums[0]);
-    for (int h = 0; h < kDotHeads; ++h) std::copy_n(sums[h], 4, logits + h * kTileTokens + t);
+  for (int g = 0; g < kGroups; ++g) {
+    FloatVec* sums = acc[g][0];
+    for (int t = 0; kSums == 2 && t < kKeys; ++t) sums[t] = hn::Add(sums[t], acc[g][kSums - 1][t]);
+    float* group = logits + g * kDotHeads * kTileTokens;
+    for (int t = 0; t < kKeys; t += 4) {
+      HWY_ALIGN float fours[kDotHeads][4];
+      hn::Store(SumInBlocks(sums + t), d, fours[0]);
+      for (int h = 0; h < kDotHeads; ++h) std::copy_n(fours[h], 4, group + h * kTileTokens + t);
+    }
   }
 #else
-  std::fill_n(logits, kDotKeys, 0.0f);
+  for (int g = 0; g < kGroups; ++g) std::fill_n(logits + g * kTileTokens, kKeys, 0.0f);
 #endif
   for (; dim < head_dim; ++dim) {
-    for (int t = 0; t < kDotKeys; ++t) {
+    for (int t = 0; t < kKeys; ++t) {
       const float key = LoadFloat(keys[t] + dim);
-      for (int h = 0; h < kDotHeads; ++h) {
-        logits[h * kTileTokens + t] += packed[dim * kDotHeads + h] * key;
+      for (int h = 0; h < kGroups * kDotHeads; ++h) {
+        const float* group = packed + h / kDotHeads * group_floats;
+        logits[h * kTileTokens + t] += group[dim * kDotHeads + h % kDotHeads] * key;
       }
     }
   }
@@ -288,8 +308,18 @@ HWY_NOINLINE void TileDots(const TileRows<T>& tile, const TileRows<T>* next, int
     const bool last = t + kDotKeys >= tile.num_tokens;
     const int until = last ? num_next : std::min(t + kDotKeys, num_next);
     for (; fetched < until; ++fetched) next->PrefetchKey(fetched, head_dim);
-    for (int h = 0; h < num_heads; h += kDotHeads) {
-      DotKeys<kDim>(tile.keys + t, head_dim, packed + h * head_dim, logits + h * kTileTokens + t);
+    int h = 0;
+    if constexpr (kPairGroups) {
+      for (; h + kDotHeads < num_heads; h += 2 * kDotHeads) {
+        for (int half = t; half < t + kDotKeys; half += kDotKeys / 2) {
+          DotKeys<kDim, 2, kDotKeys / 2>(tile.keys + half, head_dim, packed + h * head_dim,
+                                         logits + h * kTileTokens + half);
+        }
+      }
+    }
+    for (; h < num_heads; h += kDotHeads) {
+      DotKeys<kDim, 1, kDotKeys>(tile.keys + t, head_dim, packed + h * head_dim,
+                                 logits + h * kTileTokens + t);
     }
   }
   if constexpr (kHasScale<T>) MultiplyByScales(tile, /*of_values=*/false, num_heads, logits);

@@ -92,10 +92,15 @@ TEST_P(DecodeAttentionTest, EqualsPlainForEveryHeadAndType) {
 }
 
 TEST_P(DecodeAttentionTest, EqualsPlainForEveryGroup) {
-  for (const int group_size : {1, 2, 3, 4, 7, 17}) {
-    SCOPED_TRACE(testing::Message() << "group " << group_size);
-    AttentionCase c({.head_dim = 72, .group_size = group_size}, {130});
-    ExpectEqualsPlain(c, 3e-6f);
+  for (const DType dtype : kKvDTypes) {
+    for (const int head_dim : {64, 72, 128}) {
+      for (const int group_size : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17}) {
+        SCOPED_TRACE(testing::Message()
+                     << DTypeName(dtype) << " head_dim " << head_dim << " group " << group_size);
+        AttentionCase c({.head_dim = head_dim, .group_size = group_size, .dtype = dtype}, {130});
+        ExpectEqualsPlain(c, 3e-6f);
+      }
+    }
   }
 }
 
@@ -139,6 +144,27 @@ TEST_P(DecodeAttentionTest, ResultDependsNeitherOnNeighboursNorOnThreads) {
                             size * sizeof(float)),
                 0)
           << "length " << lens[i] << ", " << num_threads << " threads";
+    }
+  }
+}
+
+// The first heads of a large group give the bits that they give as a group of their own: kernels
+// may take several heads together, but never add in another order because of it.
+TEST_P(DecodeAttentionTest, ResultDoesNotDependOnTheSizeOfTheGroup) {
+  constexpr int kHeadDim = 64;
+  for (const DType dtype : kKvDTypes) {
+    AttentionCase all({.head_dim = kHeadDim, .group_size = 16, .num_kv_heads = 1, .dtype = dtype},
+                      {200});
+    ComputePool pool(1);
+    DecodeAttention(all.params, pool);
+    for (int group_size = 1; group_size < 16; ++group_size) {
+      SCOPED_TRACE(testing::Message() << DTypeName(dtype) << " group " << group_size);
+      AttentionCase few(
+          {.head_dim = kHeadDim, .group_size = group_size, .num_kv_heads = 1, .dtype = dtype},
+          {200});
+      DecodeAttention(few.params, pool);
+      ASSERT_EQ(std::memcmp(few.out.data(), all.out.data(), few.out.size() * sizeof(float)), 0);
+      ASSERT_EQ(std::memcmp(few.lse.data(), all.lse.data(), few.lse.size() * sizeof(float)), 0);
     }
   }
 }
