@@ -60,6 +60,7 @@ struct ScanOptions {
   int depth = 262144;  // tokens; a multiple of 128
   int k = 3456;        // tokens chosen per KV head
   std::vector<int> bits = {1, 2, 4};
+  std::vector<int> projected_dims = {16, 32};  // of int8 keys
   std::vector<int> group_sizes = {3, 7};
   std::vector<double> block_fractions = {1, 0.5, 0.25};  // of blocks whose tokens are scored
   int repeats = 5;

@@ -96,7 +96,7 @@ void AddPool(CLI::App& app, Measurement* chosen) {
 
 void AddScan(CLI::App& app, Measurement* chosen) {
   CLI::App* command = app.add_subcommand(
-      "scan", "A decode step's scans of low-bit keys over all layers, sketches cold");
+      "scan", "A decode step's scans of low-bit and of projected keys over all layers, all cold");
   auto options = std::make_shared<ScanOptions>();
   command->add_option("--depth", options->depth, "Context length in tokens; a multiple of 128")
       ->capture_default_str()
@@ -107,6 +107,11 @@ void AddScan(CLI::App& app, Measurement* chosen) {
   command->add_option("--bits", options->bits, "Bits of a code")
       ->capture_default_str()
       ->check(CLI::IsMember({1, 2, 4}));
+  command
+      ->add_option("--projected-dims", options->projected_dims,
+                   "Dimensions of projected int8 keys; multiples of 4")
+      ->capture_default_str()
+      ->check(CLI::IsMember({4, 8, 12, 16, 20, 24, 28, 32, 48, 64, 96, 128}));
   command->add_option("--groups", options->group_sizes, "Query heads per KV head; 7: Qwen's shape")
       ->capture_default_str()
       ->check(CLI::Range(1, 64));

@@ -5,28 +5,13 @@
 #include "base/buffer.h"
 #include "bench/benchmarks.h"
 #include "bench/cold_memory.h"
+#include "bench/scan_projected.h"
+#include "bench/scan_shape.h"
 #include "engine/kernels/sketch_scan.h"
 #include "fmt/format.h"
 
 namespace tokenbutler {
 namespace {
-
-// The shapes of the models that the project's goals name.
-struct ScanShape {
-  int num_layers, num_kv_heads, group_size, head_dim;
-};
-ScanShape ShapeOf(int group_size) {
-  return group_size == 7 ? ScanShape{24, 2, 7, 64} : ScanShape{30, 3, group_size, 64};
-}
-
-constexpr int kDistinctBlocks = 512;  // of random keys, in random order
-
-std::vector<float> RandomNormals(size_t n, std::mt19937* random) {
-  std::normal_distribution<float> normal;
-  std::vector<float> values(n);
-  for (float& value : values) value = normal(*random);
-  return values;
-}
 
 // The sketches of all layers and KV heads of one sequence, and a query for each.
 class ScanCase {
@@ -35,7 +20,7 @@ class ScanCase {
       : shape_(shape), layout_{.head_dim = shape.head_dim, .bits = bits}, depth_(depth), k_(k) {}
 
   absl::Status Fill() {
-    const size_t num_heads = static_cast<size_t>(shape_.num_layers) * shape_.num_kv_heads;
+    const size_t num_heads = shape_.num_heads();
     const size_t run_bytes = num_blocks() * layout_.record_bytes();
     ASSIGN_OR_RETURN(records_, Buffer::Allocate(num_heads * run_bytes, MemoryKind::kHugePage));
     ASSIGN_OR_RETURN(const Buffer distinct, RandomRecords());
@@ -168,7 +153,7 @@ absl::StatusOr<Report> RunScan(const ScanOptions& o, ComputePool& pool) {
   report.SetFact("k", o.k);
   for (const int group_size : o.group_sizes) {
     for (const int bits : o.bits) {
-      ScanCase scan(ShapeOf(group_size), bits, o.depth, o.k);
+      ScanCase scan(ScanShape::Of(group_size), bits, o.depth, o.k);
       RETURN_IF_ERROR(scan.Fill());
       const auto measure = [&](double block_fraction, bool with_top_k) {
         fmt::print(stderr, "\rscan: group {}, {} bits, {} of the blocks ", group_size, bits,
@@ -182,7 +167,7 @@ absl::StatusOr<Report> RunScan(const ScanOptions& o, ComputePool& pool) {
         const double median = Median(seconds), bandwidth = Median(bandwidths);
         const double bytes = scan.bytes(block_fraction);
         report.AddRow({{"group", group_size},
-                       {"bits", bits},
+                       {"keys", fmt::format("bits{}", bits)},
                        {"blocks", block_fraction},
                        {"top_k", with_top_k},
                        {"ms", median * 1e3},
@@ -194,6 +179,7 @@ absl::StatusOr<Report> RunScan(const ScanOptions& o, ComputePool& pool) {
       for (const double fraction : o.block_fractions) measure(fraction, /*with_top_k=*/true);
     }
   }
+  RETURN_IF_ERROR(MeasureProjectedScans(o, probe, pool, &report));
   fmt::print(stderr, "\n");
   return report;
 }
