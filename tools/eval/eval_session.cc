@@ -6,6 +6,8 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/str_join.h"
+#include "engine/predictor/predictor_file.h"
 #include "engine/selection/policies.h"
 #include "fmt/format.h"
 
@@ -123,8 +125,15 @@ absl::StatusOr<std::unique_ptr<EvalSession>> EvalSession::Create(const EvalOptio
     }
   }
   session->refused_ = RemoveRefused(session->model_->runner(), &session->jobs_);
-  session->cache_ =
-      std::make_unique<PrefillCache>(options.prefill_cache, ModelName(options), *session->model_);
+  if (session->jobs_.empty() && !session->refused_.empty()) {
+    return InvalidArgumentError("none of the settings can be run: {}",
+                                absl::StrJoin(session->refused_, "; "));
+  }
+  ASSIGN_OR_RETURN(session->model_sha256_, ModelDigest(options.model));
+  session->cache_ = std::make_unique<PrefillCache>(
+      options.prefill_cache,
+      fmt::format("{}-{}", ModelName(options), session->model_sha256_.substr(0, 16)),
+      *session->model_);
   ASSIGN_OR_RETURN(session->forks_,
                    PromptForks::Create(*session->model_,
                                        {.context_len = options.context_len,
@@ -150,6 +159,7 @@ absl::Status EvalSession::Hold(absl::Span<const int32_t> prompt, absl::Span<cons
 Checkpoint::Json EvalSession::Facts(const std::string& evaluation) const {
   return {{"evaluation", evaluation},
           {"model", ModelName(options_)},
+          {"model_sha256", model_sha256_},
           {"dtype", model_->dtypes()},
           {"context_len", options_.context_len},
           {"block_size", options_.block_size},

@@ -59,8 +59,8 @@ class EvalSession {
   absl::Status Hold(absl::Span<const int32_t> prompt, absl::Span<const TextJob> jobs,
                     const std::function<void(int done)>& progress);
 
-  // On which every row of results depends, for a Checkpoint: model, dtypes, block size, sink and
-  // window.
+  // On which every row of results depends, for a Checkpoint: the model and its digest, dtypes,
+  // block size, sink and window.
   Checkpoint::Json Facts(const std::string& evaluation) const;
   // A report with these facts and those of the machine and the program.
   Report NewReport(const std::string& evaluation, const Checkpoint::Json& facts) const;
@@ -72,6 +72,7 @@ class EvalSession {
   std::vector<TextJob> jobs_;
   std::vector<std::string> refused_;
   std::unique_ptr<MeasuredModel> model_;
+  std::string model_sha256_;  // ModelDigest
   std::unique_ptr<PrefillCache> cache_;
   std::unique_ptr<PromptForks> forks_;
 };

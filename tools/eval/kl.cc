@@ -1,8 +1,10 @@
 #include "tools/eval/kl.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -67,6 +69,10 @@ class DocumentScorer {
                      }));
     std::vector<Json> rows;
     for (size_t j = 0; j < jobs.size(); ++j) {
+      if (!std::isfinite(scores[j].kl) || !std::isfinite(scores[j].nll)) {
+        return InternalError("{}, {}: the divergence is {}, must be a finite number", document.name,
+                             jobs[j].label, scores[j].kl);
+      }
       rows.push_back(RowOf(document, jobs[j], scores[j], dense_nll, results[j]));
     }
     return rows;
@@ -149,9 +155,12 @@ absl::StatusOr<std::vector<std::string>> FilesOf(const std::vector<std::string>&
       continue;
     }
     std::vector<std::string> found;
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(path, error)) {
-      if (entry.is_regular_file(error)) found.push_back(entry.path().string());
+    std::filesystem::recursive_directory_iterator at(path, error), end;
+    for (; !error && at != end; at.increment(error)) {
+      std::error_code ignored;
+      if (at->is_regular_file(ignored)) found.push_back(at->path().string());
     }
+    if (error) return NotFoundError("{} cannot be read: {}", path, error.message());
     std::sort(found.begin(), found.end());
     files.insert(files.end(), found.begin(), found.end());
   }
@@ -168,6 +177,7 @@ struct Texts {
 absl::StatusOr<Texts> ReadTexts(const KlOptions& o, const MeasuredModel& model) {
   ASSIGN_OR_RETURN(const std::vector<std::string> files, FilesOf(o.texts));
   Texts texts;
+  std::set<std::string> fingerprints;
   for (const std::string& file : files) {
     if (static_cast<int>(texts.documents.size()) == o.max_texts) break;
     absl::StatusOr<TextDocument> document = ReadTextDocument(file, o.eval.context_len + 1, model);
@@ -177,6 +187,10 @@ absl::StatusOr<Texts> ReadTexts(const KlOptions& o, const MeasuredModel& model) 
       continue;
     }
     RETURN_IF_ERROR(document.status());
+    if (!fingerprints.insert(document->fingerprint).second) {
+      fmt::print(stderr, "left out: {} is the same text as another\n", file);
+      continue;
+    }
     texts.documents.push_back(*std::move(document));
   }
   if (texts.documents.empty()) {

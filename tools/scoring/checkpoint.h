@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,14 +10,16 @@
 namespace tokenbutler {
 
 // The rows of a long measurement in a file, one line of JSON each, so that a run that was
-// interrupted goes on where it was. The first line holds facts on which all rows depend.
+// interrupted goes on where it was. The first line holds facts on which all rows depend. The file
+// belongs to one run at a time.
 class Checkpoint {
  public:
   using Json = nlohmann::ordered_json;
 
   // Reads the rows that `path` has already; "": keeps none. A last line that was cut off is
-  // dropped. FAILED_PRECONDITION when the file's facts are others, INVALID_ARGUMENT when it is no
-  // such file, INTERNAL when it cannot be written.
+  // dropped, and nothing else of the file is touched. FAILED_PRECONDITION when the file's facts are
+  // others or another run has the file open, INVALID_ARGUMENT naming the line when it is no such
+  // file, INTERNAL when it cannot be read and written.
   static absl::StatusOr<Checkpoint> Open(const std::string& path, const Json& facts);
 
   // The row that has all of `key`'s members with these values; null: none.
@@ -28,11 +31,15 @@ class Checkpoint {
   const std::vector<Json>& rows() const { return rows_; }
 
  private:
+  class File;
+
   explicit Checkpoint(std::string path) : path_(std::move(path)) {}
-  absl::Status Write(const Json& line, bool truncate) const;
-  absl::Status Parse(const std::string& text, const Json& facts);
+  // The bytes of whole lines.
+  absl::StatusOr<size_t> Parse(const std::string& text, const Json& facts);
+  absl::Status Write(const Json& line) const;
 
   std::string path_;
+  std::shared_ptr<File> file_;  // null: there is none
   std::vector<Json> rows_;
 };
 

@@ -1,5 +1,7 @@
 #include "tools/scoring/prefill_cache.h"
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -18,9 +20,10 @@ std::string PrefillCache::PathOf(absl::Span<const int32_t> tokens) const {
   if (measured_.runner().compute_dtype() != measured_.layout().dtype) {
     dtypes = fmt::format("{}-of-{}", dtypes, DTypeName(measured_.runner().compute_dtype()));
   }
+  std::string rope = measured_.rope_scaling();
+  std::erase(rope, ' ');
   const int block_size = measured_.layout().block_size;
-  return fmt::format("{}/{}-{}-{}{}-{:016x}.kv", folder_, model_, dtypes,
-                     measured_.rope_scaling() == "none" ? "rope" : "yarn",
+  return fmt::format("{}/{}-{}-rope-{}{}-{:016x}.kv", folder_, model_, dtypes, rope,
                      block_size == KvLayout().block_size ? "" : fmt::format("-b{}", block_size),
                      Fingerprint({bytes, tokens.size() * sizeof(int32_t)}));
 }
@@ -33,26 +36,36 @@ std::shared_ptr<const PromptRows> PrefillCache::Load(absl::Span<const int32_t> t
                       measured_.layout().block_bytes();
   const std::string path = PathOf(tokens);
   std::error_code error;
-  if (std::filesystem::file_size(path, error) != size) return nullptr;
+  if (std::filesystem::file_size(path, error) != size + sizeof(uint64_t)) return nullptr;
   rows->blocks.resize(size);
   std::ifstream in(path, std::ios::binary);
   in.read(reinterpret_cast<char*>(rows->blocks.data()), static_cast<std::streamsize>(size));
-  return in ? rows : nullptr;
+  uint64_t fingerprint = 0;
+  in.read(reinterpret_cast<char*>(&fingerprint), sizeof(fingerprint));
+  if (in && fingerprint == Fingerprint(rows->blocks)) return rows;
+  fmt::print(stderr, "{} is damaged: prefilled again\n", path);
+  return nullptr;
 }
 
 absl::Status PrefillCache::Store(absl::Span<const int32_t> tokens, const BlockTable& table) const {
   if (folder_.empty()) return absl::OkStatus();
   const KvLayout& layout = measured_.layout();
   const std::string path = PathOf(tokens);
+  const std::string part = fmt::format("{}.{}.part", path, getpid());  // others may write it, too
   std::error_code error;
   std::filesystem::create_directories(folder_, error);
-  std::ofstream out(path + ".part", std::ios::binary);
+  std::ofstream out(part, std::ios::binary);
+  uint64_t fingerprint = Fingerprint({});
   for (int b = 0; b < layout.blocks_for(static_cast<int>(tokens.size())); ++b) {
-    out.write(reinterpret_cast<const char*>(measured_.store().block(table.blocks[b])),
-              static_cast<std::streamsize>(layout.block_bytes()));
+    const absl::Span<const std::byte> block(measured_.store().block(table.blocks[b]),
+                                            layout.block_bytes());
+    fingerprint = Fingerprint(block, fingerprint);
+    out.write(reinterpret_cast<const char*>(block.data()),
+              static_cast<std::streamsize>(block.size()));
   }
+  out.write(reinterpret_cast<const char*>(&fingerprint), sizeof(fingerprint));
   out.close();
-  if (out) std::filesystem::rename(path + ".part", path, error);
+  if (out) std::filesystem::rename(part, path, error);
   if (!out || error) return InternalError("cannot write {}", path);
   return absl::OkStatus();
 }

@@ -12,7 +12,7 @@ absl::StatusOr<TextDocument> ReadTextDocument(const std::string& path, int num_t
                                               const MeasuredModel& model) {
   std::ifstream in(path, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  if (text.empty()) return NotFoundError("{} cannot be read, or is empty", path);
+  if (in.bad() || !in.is_open()) return NotFoundError("{} cannot be read", path);
   const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
   TextDocument document{.name = std::filesystem::path(path).filename().string(),
                         .fingerprint = fmt::format("{:016x}", Fingerprint({bytes, text.size()})),
@@ -25,8 +25,8 @@ absl::StatusOr<TextDocument> ReadTextDocument(const std::string& path, int num_t
   return document;
 }
 
-uint64_t Fingerprint(absl::Span<const std::byte> bytes) {
-  uint64_t hash = 0xcbf29ce484222325u;
+uint64_t Fingerprint(absl::Span<const std::byte> bytes, uint64_t begin) {
+  uint64_t hash = begin;
   for (const std::byte byte : bytes) {
     hash = (hash ^ std::to_integer<uint64_t>(byte)) * 0x100000001b3u;
   }

@@ -19,11 +19,12 @@ struct TextDocument {
 };
 
 // The first `num_tokens` tokens of a file. NOT_FOUND when it cannot be read, INVALID_ARGUMENT when
-// it is shorter. REQUIRES: the model has a tokenizer.
+// it is shorter, or empty. REQUIRES: the model has a tokenizer.
 absl::StatusOr<TextDocument> ReadTextDocument(const std::string& path, int num_tokens,
                                               const MeasuredModel& model);
 
-// 64-bit FNV-1a of the bytes: tells files apart, protects against nothing.
-uint64_t Fingerprint(absl::Span<const std::byte> bytes);
+// 64-bit FNV-1a of the bytes: tells files apart, protects against nothing. `begin`: of the bytes
+// before them.
+uint64_t Fingerprint(absl::Span<const std::byte> bytes, uint64_t begin = 0xcbf29ce484222325u);
 
 }  // namespace tokenbutler

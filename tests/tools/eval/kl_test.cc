@@ -223,6 +223,34 @@ TEST_F(KlTest, TextsThatAreTooShortAreLeftOut) {
               HasSubstr("none of 1 texts has 481 tokens"));
 }
 
+TEST_F(KlTest, EmptyTextsAndCopiesAreLeftOut) {
+  KlOptions options = Options();
+  folder_.Write("texts/0a.txt", "");
+  std::filesystem::copy_file(folder_.path() / "texts/0.txt", folder_.path() / "texts/copy.txt");
+  const Json result = Run(options);
+  EXPECT_EQ(result["texts_too_short"], 1);
+  EXPECT_EQ(Row(result, "exact", 160)["documents"], 3);
+}
+
+TEST_F(KlTest, NothingThatCanBeRunIsAnError) {
+  KlOptions options = Options();
+  options.eval.choice.settings = {"tokenbutler"};
+  EXPECT_THAT(std::string(RunKl(options, pool_).status().message()),
+              HasSubstr("none of the settings can be run: tokenbutler"));
+}
+
+// Same name, same architecture, other weights.
+TEST_F(KlTest, RowsOfAnotherModelAreNotTaken) {
+  KlOptions options = Options();
+  options.max_texts = 1;
+  Run(options);
+  const auto weights = folder_.path() / "model" / "model.safetensors";
+  std::fstream(weights, std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(-4, std::ios::end)
+      .write("\0\0\0\0", 4);
+  EXPECT_EQ(RunKl(options, pool_).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
 TEST_F(KlTest, SlowPoliciesGetFewerTexts) {
   KlOptions options = Options();
   options.eval.choice.settings = {"exact", "snapkv"};

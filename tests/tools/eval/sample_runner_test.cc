@@ -22,6 +22,7 @@ class SampleRunnerTest : public TinyEvaluation {
     auto session = EvalSession::Create(options, pool_);
     ASSERT_TRUE(session.ok()) << session.status();
     session_ = *std::move(session);
+    checkpoint_ = nullptr;  // the file belongs to one run at a time
     auto checkpoint = Checkpoint::Open(options.choice.resume, session_->Facts("test"));
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     checkpoint_ = std::make_unique<Checkpoint>(*std::move(checkpoint));

@@ -1,6 +1,7 @@
 #include "tools/scoring/measured_model.h"
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -158,6 +159,17 @@ TEST_F(MeasuredModelTest, PrefilledRowsComeBackFromTheirFile) {
   (*loaded)->CopyIn(*rows);
   EXPECT_EQ((*loaded)->table().num_tokens, 300);
   EXPECT_EQ(cache.Load(Tokens(299)), nullptr);  // another text
+  // Other weights, and a file in which a byte has changed.
+  EXPECT_EQ(PrefillCache(folder, "other", *model_).Load(tokens), nullptr);
+  const std::filesystem::path file = *std::filesystem::directory_iterator(folder);
+  {
+    std::fstream damage(file, std::ios::in | std::ios::out | std::ios::binary);
+    damage.seekg(1000);
+    const auto byte = static_cast<char>(damage.get());
+    damage.seekp(1000);
+    damage.put(static_cast<char>(byte ^ 1));
+  }
+  EXPECT_EQ(cache.Load(tokens), nullptr);
   ASSERT_TRUE((*loaded)->Decode(6).ok());
   const std::vector<float> of_loaded = Logits();
   ASSERT_TRUE(trunk->Decode(6).ok());
