@@ -22,14 +22,21 @@ OPTIONS = {"num_steps": "steps", "sequences_per_step": "sequences a step", "step
            "calibration_sequences": "calibration sequences", "seed": "seed"}
 
 
+MAX_HEADER = 100 << 20  # bytes
+
+
 def read_header(path):
     """(metadata, {tensor: shape}) of a .safetensors file."""
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(length))
-    metadata = header.pop("__metadata__")
-    if metadata.get("format") != "tokenbutler-predictor":
-        raise SystemExit(f"{path} is no predictor file")
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(min(length, MAX_HEADER)))
+        metadata = header.pop("__metadata__", {})
+        is_predictor = metadata.get("format") == "tokenbutler-predictor"
+    except (AttributeError, OverflowError, TypeError, ValueError, struct.error):
+        is_predictor = False
+    if not is_predictor:
+        raise SystemExit(f"card.py: {path} is no predictor file")
     return metadata, {name: tensor["shape"] for name, tensor in header.items()}
 
 
@@ -80,6 +87,18 @@ def divergences(log):
     return "\n".join(lines)
 
 
+def read_result(path):
+    """A result of tokenbutler-eval kl."""
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if result["evaluation"] != "kl":
+            raise ValueError(f"it is of {result['evaluation']}")
+        quality([result])
+        return result
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise SystemExit(f"card.py: {path} is no result of tokenbutler-eval kl: {type(error).__name__}: {error}") from error
+
+
 def quality(results):
     """A table of the next token's divergence from dense attention."""
     lines = ["| model | context | setting | budget | KL(dense, sparse) | 95 % interval | of exact's | documents |",
@@ -127,8 +146,13 @@ def main():
     parser.add_argument("--note", default="", help="a sentence of yours")
     parser.add_argument("--output", type=pathlib.Path, required=True)
     options = parser.parse_args()
-    results = [json.loads(path.read_text(encoding="utf-8")) for path in options.quality]
-    options.output.write_text(card(options.predictor, read_log(options.log), results, options.note), encoding="utf-8")
+    try:
+        log, results = read_log(options.log), []
+        for path in options.quality:
+            results.append(read_result(path))
+        options.output.write_text(card(options.predictor, log, results, options.note), encoding="utf-8")
+    except OSError as error:
+        raise SystemExit(f"card.py: {error}") from None
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ void CatchInterrupts() {
   action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on files is an error of writing, like a full disk
 }
 
 // As the server has it: the kernel's page faults would dominate prefill.

@@ -23,6 +23,8 @@ def read_log(path):
             event = json.loads(line)
         except json.JSONDecodeError:
             continue
+        if not isinstance(event, dict) or "type" not in event:
+            raise SystemExit(f"{path} is no log of tokenbutler-train: a line has no 'type'")
         if event["type"] == "run":
             run = event
         else:
@@ -99,7 +101,12 @@ def main():
     parser.add_argument("log", type=pathlib.Path, help="log.jsonl of a run's folder")
     parser.add_argument("--output", type=pathlib.Path, required=True, help="the image, .png")
     options = parser.parse_args()
-    draw(read_log(options.log), options.output)
+    try:
+        draw(read_log(options.log), options.output)
+    except OSError as error:
+        raise SystemExit(f"plot.py: {error}") from None
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise SystemExit(f"plot.py: {options.log} is no log of tokenbutler-train: {type(error).__name__}: {error}") from error
 
 
 if __name__ == "__main__":

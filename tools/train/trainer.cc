@@ -270,6 +270,9 @@ absl::StatusOr<TrainingResult> Trainer::RunSteps(const Progress& progress) {
         {"type", "run"}, {"options", identity_}, {"data", sequences_.Description()}}));
     RETURN_IF_ERROR(Validate(&event));
     RETURN_IF_ERROR(Report(event, started, progress));
+  } else if (std::error_code error;
+             !std::filesystem::exists(Path("predictor.safetensors"), error)) {
+    RETURN_IF_ERROR(WriteBestPredictorFile());  // somebody took it away
   }
   int64_t last_checkpoint = state_.step;
   while (!state_.is_finished) {
@@ -331,6 +334,15 @@ absl::Status Trainer::WriteCheckpoint() {
   return status;
 }
 
+absl::Status Trainer::WriteBestPredictorFile() {
+  AlignedFloats& values = student_->parameters().all_values();
+  AlignedFloats now = values;
+  values = state_.best_values;
+  absl::Status status = WritePredictorFile();
+  values = std::move(now);
+  return status;
+}
+
 absl::Status Trainer::WritePredictorFile() const {
   Predictor predictor = student_->Export();
   if (!model_sha256_.empty()) predictor.model_sha256 = {model_sha256_};
@@ -341,7 +353,7 @@ absl::Status Trainer::WritePredictorFile() const {
   }
   more["training.data"] = sequences_.Description();
   more["training.tokens_per_sequence"] = fmt::format("{}", sequences_.length());
-  more["training.steps_done"] = fmt::format("{}", state_.step);
+  more["training.steps_done"] = fmt::format("{}", state_.best_step);
   more["training.seconds"] = fmt::format("{:.0f}", state_.seconds);
   more["training.kl_before"] = fmt::format("{:.5g}", state_.first_loss);
   more["training.kl"] = fmt::format("{:.5g}", state_.best_loss);

@@ -99,6 +99,8 @@ class Trainer {
   absl::Status WriteCheckpoint();
   // Of the student as it is.
   absl::Status WritePredictorFile() const;
+  // Of the best values that the checkpoint has.
+  absl::Status WriteBestPredictorFile();
   TrainingResult Result() const;
 
   const TrainingOptions options_;

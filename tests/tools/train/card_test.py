@@ -52,9 +52,28 @@ class CardTest(unittest.TestCase):
                       "| predicted queries | 1.5000 | 0.3750 | 2: 0.5000 |", "| own queries | 0.5000 | 0.2000 | 2: 0.3000 |", "A note."):
             self.assertIn(words, text)
 
+    def test_damaged_files_end_with_a_sentence(self):
+        log, output = self.folder / "log.jsonl", self.folder / "out"
+        for data in (b"", b"GGUF" * 9, struct.pack("<Q", 2) + b"{}", struct.pack("<Q", 2) + b"[]"):
+            (self.folder / "bad").write_bytes(data)
+            done = self.run_tool("card.py", self.folder / "bad", "--log", log, "--output", output)
+            self.assertEqual((done.returncode, done.stderr.strip()), (1, f"card.py: {self.folder / 'bad'} is no predictor file"))
+        for text in ("", "[]", "{}", '{"evaluation": "kl", "rows": [{}]}', '{"evaluation": "ruler", "rows": []}'):
+            (self.folder / "bad").write_text(text)
+            done = self.run_tool("card.py", self.folder / "p.safetensors", "--log", log, "--output", output, "--quality", self.folder / "bad")
+            self.assertEqual(done.returncode, 1, text)
+            self.assertRegex(done.stderr, r"^card\.py: \S+bad is no result of tokenbutler-eval kl", text)
+        done = self.run_tool("card.py", self.folder / "missing", "--log", log, "--output", output)
+        self.assertRegex(done.stderr, r"^card\.py: .*missing")
+        for text in ("5\n", "[]\n", "{}\n"):
+            (self.folder / "bad").write_text(text)
+            done = self.run_tool("plot.py", self.folder / "bad", "--output", output)
+            self.assertEqual(done.returncode, 1, text)
+            self.assertRegex(done.stderr, r"^\S+bad is no log of tokenbutler-train", text)
+
     def test_the_card_takes_rows_of_the_policy_and_of_exact(self):
         rows = [dict(ROW, setting="tokenbutler"), dict(ROW, setting="exact", over_exact=None), dict(ROW, setting="quest")]
-        (self.folder / "kl.json").write_text(json.dumps({"model": "Small.gguf", "context_len": 4096, "rows": rows}))
+        (self.folder / "kl.json").write_text(json.dumps({"evaluation": "kl", "model": "Small.gguf", "context_len": 4096, "rows": rows}))
         text = self.card("--quality", str(self.folder / "kl.json"))
         self.assertIn("| Small.gguf | 4096 | tokenbutler | 512 | 0.0123 | 0.0100 to 0.0200 | 2.05 x | 40 |", text)
         self.assertIn("| exact | 512 |", text)

@@ -141,6 +141,21 @@ TEST_P(TrainedKindsTest, AResumedRunGivesTheSameBits) {
   EXPECT_TRUE(events_.empty());
 }
 
+TEST_P(TrainedKindsTest, APredictorThatWasTakenAwayIsWrittenAgain) {
+  const TrainingOptions options = TinyTraining(GetParam(), Output("run"));
+  ASSERT_TRUE(Run(options).ok());
+  const std::string file = Output("run/predictor.safetensors");
+  const size_t size = ReadFile(file).size();
+  const auto written = ReadPredictor(file);
+  ASSERT_TRUE(written.ok()) << written.status();
+  std::filesystem::remove(file);
+  ASSERT_TRUE(Run(options).ok());
+  EXPECT_NEAR(ReadFile(file).size(), size, 64) << "but for the seconds";
+  const auto again = ReadPredictor(file);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->kind, written->kind);
+}
+
 TEST_F(TrainerTest, LinesBehindTheCheckpointAreWrittenAgain) {
   const TrainingOptions options = TinyTraining(PredictorKind::kLookahead, Output("run"));
   ASSERT_TRUE(Run(options, 20).ok());
