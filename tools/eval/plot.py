@@ -27,8 +27,14 @@ TASK_CAPTION = (
 VARIED = {"token_budget": (), "interval": ("interval",), "moved_bytes": ("interval", "candidates", "scan", "neighbours")}
 
 
-def load(paths):
-    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+def load(path):
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SystemExit(f"plot.py: {path} is no JSON: {error}") from None
+    if not isinstance(result, dict) or "evaluation" not in result:
+        raise SystemExit(f"plot.py: {path} is no result of tokenbutler-eval: it has no 'evaluation'")
+    return result
 
 
 def short_name(result):
@@ -266,12 +272,16 @@ def parse_options():
 def main():
     options = parse_options()
     sections = {}
-    for result in load(options.kl + options.tasks):
-        table = kl_table(result) if result["evaluation"] == "kl" else task_table(result)
-        images = draw(result, options.head_settings, options.images) if options.images else []
+    for path in options.kl + options.tasks:
+        result = load(path)
+        try:
+            table = kl_table(result) if result["evaluation"] == "kl" else task_table(result)
+            images = draw(result, options.head_settings, options.images) if options.images else []
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise SystemExit(f"plot.py: {path} is no whole result of tokenbutler-eval: {type(error).__name__}: {error}") from error
         if options.page:
             folder = os.path.relpath(options.images, options.page.parent) if options.images else ""
-            table += "".join(f"\n\n![{title}]({folder}/{path.name})" for title, path in images)
+            table += "".join(f"\n\n![{title}]({folder}/{image.name})" for title, image in images)
         sections.setdefault(result["evaluation"], []).append(table)
     if not options.page:
         print("\n\n".join(table for tables in sections.values() for table in tables))
@@ -283,4 +293,7 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except OSError as problem:
+        sys.exit(f"plot.py: {problem}")

@@ -1,6 +1,7 @@
 #include "tools/scoring/measurement.h"
 
-#include <algorithm>
+#include <csignal>
+#include <fstream>
 
 #include "CLI/CLI.hpp"
 #include "base/cpu_features.h"
@@ -9,12 +10,29 @@
 namespace tokenbutler {
 namespace {
 
+// Rows of earlier runs come from files; one that is not as this program writes them throws where it
+// is used.
+absl::StatusOr<Report> Run(const Measurement& measurement, ComputePool& pool) {
+  try {
+    return measurement(pool);
+  } catch (const Report::Json::exception& error) {
+    return InvalidArgumentError("results of an earlier run are damaged: {}", error.what());
+  }
+}
+
 absl::Status MeasureAndReport(const Measurement& measurement, const MeasurementFlags& flags) {
+  if (!flags.output.empty()) {  // before hours are spent
+    if (!std::ofstream(flags.output, std::ios::app)) {
+      return InternalError("--output {} cannot be written", flags.output);
+    }
+  }
   ComputePool pool(flags.threads);
-  ASSIGN_OR_RETURN(Report report, measurement(pool));
+  ASSIGN_OR_RETURN(Report report, Run(measurement, pool));
   for (const std::string& fact : flags.facts) {
-    const size_t equals = std::min(fact.find('='), fact.size());
-    report.SetFact(fact.substr(0, equals), fact.substr(std::min(equals + 1, fact.size())));
+    const size_t equals = fact.find('=');
+    const std::string name = fact.substr(0, equals);
+    if (report.has_fact(name)) return InvalidArgumentError("--fact {} is measured already", name);
+    report.SetFact(name, fact.substr(equals + 1));
   }
   fmt::print("{}", report.Table());
   return flags.output.empty() ? absl::OkStatus() : report.WriteJson(flags.output);
@@ -31,11 +49,17 @@ void AddMeasurementFlags(CLI::App& app, MeasurementFlags* flags) {
       ->check(CLI::Range(1, 1024));
   app.add_option("--output", flags->output, "Also write the result as JSON to this file");
   app.add_option("--fact", flags->facts, "NAME=VALUE to note in the result: the commit, the date")
-      ->take_all();
+      ->take_all()
+      ->check([](const std::string& fact) {
+        const size_t equals = fact.find('=');
+        return equals == 0 || equals == std::string::npos ? "'" + fact + "' must be NAME=VALUE"
+                                                          : std::string();
+      });
 }
 
 int Measure(const Measurement& measurement, const MeasurementFlags& flags,
             const std::string& program) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on files is an error of writing, like a full disk
   const absl::Status status = MeasureAndReport(measurement, flags);
   if (status.ok()) return 0;
   fmt::print(stderr, "{}: {}\n", program, std::string(status.message()));

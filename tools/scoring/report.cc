@@ -68,7 +68,8 @@ absl::Status Report::WriteJson(const std::string& path) const {
   Json json = facts_;
   json["rows"] = rows_;
   std::ofstream out(path);
-  out << json.dump(2) << "\n";
+  // What came from outside, names of files and facts, need not be UTF-8.
+  out << json.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
   out.flush();
   if (!out) return InternalError("cannot write {}", path);
   return absl::OkStatus();

@@ -19,6 +19,7 @@ class Report {
   Report(std::string benchmark, const ComputePool& pool);
 
   void SetFact(const std::string& name, Json value) { facts_[name] = std::move(value); }
+  bool has_fact(const std::string& name) const { return name == "rows" || facts_.contains(name); }
   // `row`'s keys become the table's columns; every row has the same keys.
   void AddRow(Json row) { rows_.push_back(std::move(row)); }
 

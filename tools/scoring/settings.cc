@@ -49,7 +49,8 @@ absl::StatusOr<double> ParseShare(std::string_view option, std::string_view text
 absl::StatusOr<int> ParseCount(std::string_view option, std::string_view text) {
   int value = 0;
   if (ParseNumber(text, &value) && value >= 0) return value;
-  return InvalidArgumentError("{} is \"{}\", must be a number of at least 0", option, text);
+  return InvalidArgumentError("{} is \"{}\", must be a whole number from 0 to 2147483647", option,
+                              text);
 }
 
 absl::Status SetCandidates(std::string_view text, Setting* setting) {

@@ -10,6 +10,8 @@
 namespace tokenbutler {
 
 absl::StatusOr<std::string> NameOfFile(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return NotFoundError("{} is no file", path);
   std::ifstream in(path, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   if (bytes.empty()) return NotFoundError("{} cannot be read, or is empty", path);

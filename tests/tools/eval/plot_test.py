@@ -106,6 +106,19 @@ class PlotTest(unittest.TestCase):
         self.assertLess(page.index("| 512 | sketch |"), page.index("Between"))
         self.assertGreater(page.index("| vt |"), page.index("Between"))
 
+    def test_what_is_no_result_ends_with_a_sentence(self):
+        for text in ("{", "", "[]", "{}", '{"evaluation": "kl"}', '{"evaluation": "kl", "rows": [{}]}', "\xff"):
+            (self.folder / "bad.json").write_bytes(text.encode("latin-1"))
+            done = self.run_script("--kl", "bad.json")
+            self.assertEqual(done.returncode, 1, text)
+            self.assertIn("plot.py: bad.json is no", done.stderr)
+            self.assertNotIn("Traceback", done.stderr, text)
+        for missing in (("--kl", "missing.json"), ("--kl", "kl.json", "--page", "missing.md")):
+            done = self.run_script(*missing)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("missing", done.stderr)
+            self.assertNotIn("Traceback", done.stderr)
+
     def test_a_page_without_markers_is_refused(self):
         (self.folder / "page.md").write_text("nothing", encoding="utf-8")
         done = self.run_script("--kl", "kl.json", "--page", "page.md")

@@ -109,6 +109,15 @@ TEST_F(ProgramTest, MistakesEndWithASentence) {
       {"longbench " + model() + " --data " + texts(), "needs --resume"},
       {"longbench " + model() + " --data " + texts() + " --resume " + File("x.jsonl"),
        "longbench has no samples"},
+      {"kl " + model() + " --text " + texts() + " --output /nonexistent/result.json",
+       "--output /nonexistent/result.json cannot be written"},
+      {"kl " + model() + " --text " + texts() + " --fact date", "must be NAME=VALUE"},
+      {"kl " + model() + " --text " + texts() + " --context 480 --settings exact --budgets 160 " +
+           "--scored-tokens 8 --sink-tokens 4 --local-window 16 --max-texts 1 --fact rows=3",
+       "--fact rows is measured already"},
+      {"kl " + model() + " --text " + texts() +
+           " --context 480 --settings exact --budgets 200 --resume " + texts(),
+       "cannot be opened"},
       {"aime " + model() + " --data " + texts() + "/0.txt", "is no JSON"}};
   for (const auto& [arguments, words] : cases) {
     const auto [code, output] = Run(arguments);
