@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace tokenbutler {
 namespace {
@@ -37,14 +39,22 @@ DeviceBlocks::~DeviceBlocks() {
   if (!ids_.empty()) tier_->pool_.Release(ids_);
 }
 
-absl::StatusOr<DeviceBlocks> DeviceTier::Allocate(int count) {
-  std::vector<BlockId> ids;
-  if (!pool_.Allocate(count, &ids)) {
-    return ResourceExhaustedError(
-        "the sequence needs {} bytes of the device tier, {} of {} bytes are free", Bytes(count),
-        Bytes(pool_.num_free()), capacity_bytes());
+absl::StatusOr<std::vector<DeviceBlocks>> DeviceTier::Allocate(int count, int num_sequences) {
+  if (int64_t{count} * num_sequences > pool_.num_free()) {
+    const std::string each = num_sequences == 1 ? "the sequence needs"
+                                                : fmt::format("{} sequences need {} times",
+                                                              num_sequences, num_sequences);
+    return ResourceExhaustedError("{} {} bytes of the device tier, {} of {} bytes are free", each,
+                                  Bytes(count), Bytes(pool_.num_free()), capacity_bytes());
   }
-  return DeviceBlocks(this, std::move(ids));
+  std::vector<DeviceBlocks> taken;
+  taken.reserve(static_cast<size_t>(num_sequences));
+  for (int i = 0; i < num_sequences; ++i) {
+    std::vector<BlockId> ids;
+    pool_.Allocate(count, &ids);
+    taken.emplace_back(this, std::move(ids));
+  }
+  return taken;
 }
 
 }  // namespace tokenbutler

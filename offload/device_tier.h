@@ -45,8 +45,9 @@ class DeviceTier {
   static absl::StatusOr<std::unique_ptr<DeviceTier>> Create(const KvLayout& layout,
                                                             int64_t capacity_bytes);
 
-  // `count` blocks. RESOURCE_EXHAUSTED naming what is wanted, free and there, or all of them.
-  absl::StatusOr<DeviceBlocks> Allocate(int count);
+  // `count` blocks for each of `num_sequences`: all or none. RESOURCE_EXHAUSTED naming what is
+  // wanted, free and there.
+  absl::StatusOr<std::vector<DeviceBlocks>> Allocate(int count, int num_sequences);
 
   // The first byte of a block: 64-byte aligned, layout.block_bytes() long.
   std::byte* block(BlockId block) const { return base_ + static_cast<size_t>(block) * stride_; }

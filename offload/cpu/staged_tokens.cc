@@ -62,11 +62,8 @@ class StagedTokens : public ResidentTokens {
   // Takes the blocks of the sequence and of its forks to come.
   static absl::StatusOr<std::unique_ptr<ResidentTokens>> New(const StagedTier& tier,
                                                              const ResidentOptions& options) {
-    std::vector<DeviceBlocks> taken;
-    for (int i = 0; i <= options.num_forks; ++i) {
-      ASSIGN_OR_RETURN(DeviceBlocks blocks, tier.device->Allocate(NumBlocks(tier.layout, options)));
-      taken.push_back(std::move(blocks));
-    }
+    ASSIGN_OR_RETURN(std::vector<DeviceBlocks> taken,
+                     tier.device->Allocate(NumBlocks(tier.layout, options), options.num_forks + 1));
     DeviceBlocks own = std::move(taken.back());
     taken.pop_back();
     return std::make_unique<StagedTokens>(
@@ -157,8 +154,9 @@ absl::StatusOr<std::unique_ptr<ResidentTokens>> StagedTokens::Fork() const {
     return std::make_unique<StagedTokens>(tier_, options_, std::move(blocks), for_forks_,
                                           rows_counted_);
   }
-  ASSIGN_OR_RETURN(DeviceBlocks blocks, tier_.device->Allocate(NumBlocks(layout_, options_)));
-  return std::make_unique<StagedTokens>(tier_, options_, std::move(blocks), for_forks_,
+  ASSIGN_OR_RETURN(std::vector<DeviceBlocks> blocks,
+                   tier_.device->Allocate(NumBlocks(layout_, options_), /*num_sequences=*/1));
+  return std::make_unique<StagedTokens>(tier_, options_, std::move(blocks[0]), for_forks_,
                                         rows_counted_);
 }
 

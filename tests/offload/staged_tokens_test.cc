@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/block_places.h"
@@ -362,8 +363,12 @@ TEST_F(StagedTokensTest, TakesTheRoomOfItsForksAtOnceOrNone) {
   StagedTiers tiers(layout_, 32, 3 * bytes);
   ResidentOptions options = options_;
   options.num_forks = 3;
-  EXPECT_EQ(NewStagedTokens(tiers.tier(), options).status().code(),
-            absl::StatusCode::kResourceExhausted);
+  const absl::Status status = NewStagedTokens(tiers.tier(), options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(fmt::format("4 sequences need 4 times {} bytes of the device tier, {} of "
+                                    "{} bytes are free",
+                                    bytes, 3 * bytes, 3 * bytes)));
   EXPECT_EQ(tiers.device().used_bytes(), 0);
   options.num_forks = 2;
   auto source = NewStagedTokens(tiers.tier(), options);
