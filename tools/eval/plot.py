@@ -115,10 +115,27 @@ def percent(value):
     return "-" if value is None else f"{100 * value:.1f}"
 
 
-def task_table(result):
-    forced = {column: title for column, title in FORCED_COLUMNS.items() if any(column in row for row in result["rows"])}
-    rows = []
+def tasks_of(result):
+    return list(dict.fromkeys(row["task"] for row in result["rows"]))
+
+
+def score_matrix(result):
+    """The score of each setting in each task."""
+    tasks = tasks_of(result)
+    scores = {}
     for row in result["rows"]:
+        scores.setdefault((str(row["token_budget"] or "-"), setting_name(row)), {})[row["task"]] = percent(row["score"])
+    return markdown_table(["budget", "setting", *tasks],
+                          [[*key, *(of_tasks.get(task, "-") for task in tasks)] for key, of_tasks in scores.items()])
+
+
+def task_table(result):
+    """All that is known of a task; of several tasks the average, and their scores."""
+    has_average = "average" in tasks_of(result)
+    shown = [row for row in result["rows"] if not has_average or row["task"] == "average"]
+    forced = {column: title for column, title in FORCED_COLUMNS.items() if any(column in row for row in shown)}
+    rows = []
+    for row in shown:
         difference, low, high = (row[name] for name in ("minus_dense", "minus_dense_low", "minus_dense_high"))
         score = "-" if row["score"] is None else f"{percent(row['score'])} ({between(100 * row['score_low'], 100 * row['score_high'], 1)})"
         rows.append([row["task"], str(row["token_budget"] or "-"), setting_name(row), score,
@@ -132,7 +149,7 @@ def task_table(result):
                  "left out of averages.")
     return text + "\n\n" + markdown_table(
         ["task", "budget", "setting", "score (95 %)", "minus dense (95 %)", "against dense", "against exact", *forced.values(), "attended", "KB read",
-         "KB moved", "n"], rows) + "\n\n" + TASK_CAPTION
+         "KB moved", "n"], rows) + "\n\n" + (f"{score_matrix(result)}\n\n" if has_average else "") + TASK_CAPTION
 
 
 def without_options(setting, options):
@@ -141,13 +158,18 @@ def without_options(setting, options):
     return f"{name}:{','.join(kept)}" if kept else name
 
 
+def without_model(name, result):
+    """tokenbutler (lookahead) of tokenbutler (small-1b-lookahead.safetensors): legends are narrow."""
+    return name.replace(f"{short_name(result)}-", "").replace(".safetensors", "")
+
+
 def lines_of(rows, axis):
     """{name: rows in the order of `axis`}, of settings and budgets where something is varied along it."""
     lines = {}
     for row in rows:
         if row.get(axis) is None or row["setting"] == "dense":
             continue
-        name = without_options(setting_name(row), VARIED[axis])
+        name = setting_name({**row, "setting": without_options(row["setting"], VARIED[axis])})
         if axis != "token_budget":
             name += f" ({row['token_budget']})"
         lines.setdefault(name, []).append(row)
@@ -166,19 +188,16 @@ def draw_lines(pyplot, result, rows, value, low, high, label, path):
     axes_with_lines = {axis: lines for axis, lines in axes_with_lines.items() if lines}
     if not axes_with_lines:
         return None
-    figure, axes = pyplot.subplots(1, len(axes_with_lines), figsize=(7.5 * len(axes_with_lines), 5), squeeze=False)
-    names = sorted({name.split(":")[0].split(" ")[0] for lines in axes_with_lines.values() for name in lines})
+    figure, axes = pyplot.subplots(1, len(axes_with_lines), figsize=(8.5 * len(axes_with_lines), 5), squeeze=False)
+    names = sorted({name for lines in axes_with_lines.values() for name in lines})
     colours = {name: pyplot.get_cmap("tab20")(i % 20) for i, name in enumerate(names)}
     for axis, (column, lines) in zip(axes[0], axes_with_lines.items()):
-        styles = {}
-        for name, line in sorted(lines.items()):
-            policy = name.split(":")[0].split(" ")[0]
-            style = ["-o", "--s", ":^", "-.v"][styles.setdefault(policy, 0) % 4]
-            styles[policy] += 1
+        for i, (name, line) in enumerate(sorted(lines.items())):
+            style = ["-o", "--s", ":^", "-.v"][i % 4]
             values = [row[value] for row in line]
             error = [[max(0, row[value] - row[low]) for row in line], [max(0, row[high] - row[value]) for row in line]]
-            axis.errorbar([row[column] for row in line], values, yerr=error, fmt=style, color=colours[policy], capsize=2,
-                          markersize=4, linewidth=1, label=name)
+            axis.errorbar([row[column] for row in line], values, yerr=error, fmt=style, color=colours[name], capsize=2,
+                          markersize=4, linewidth=1, label=without_model(name, result))
         dense = [row for row in rows if row["setting"] == "dense"]
         if dense and value == "score":
             axis.axhline(dense[0][value], color="k", linewidth=1, label="dense")
@@ -239,7 +258,8 @@ def draw(result, head_settings, folder):
                   ("Layers and heads", draw_heads(pyplot, result, head_settings, base.with_name(f"{base.name}-heads.png")))]
     else:
         images = []
-        for task in dict.fromkeys(row["task"] for row in result["rows"]):
+        tasks = tasks_of(result)
+        for task in ["average"] if "average" in tasks else tasks:
             rows = [row for row in result["rows"] if row["task"] == task and row["score"] is not None]
             name = re.sub(r"\W+", "-", f"{base.name}-{result['question']}-{task}") + ".png"
             images.append((f"{task}, {result['question']}", draw_lines(

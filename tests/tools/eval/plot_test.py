@@ -84,6 +84,15 @@ class PlotTest(unittest.TestCase):
         self.assertIn("| vt | 512 | random | 10.0 (0.0 to 20.0) | - | - | - | 512 | 18432 | 1000 | 50 |", lines)
         self.assertIn("Dense attention scores less than 50 in cwe: left out of averages.", output)
 
+    def test_of_several_tasks_the_average_is_shown_whole(self):
+        self.tasks["rows"] = [task_row(setting, score, task=task) for task, score in (("vt", 0.8), ("cwe", 0.4), ("average", 0.6))
+                              for setting in ("dense", "sketch")]
+        self.write("ruler.json", self.tasks)
+        lines = self.run_script("--tasks", "ruler.json").stdout.split("\n")
+        self.assertEqual([line.split(" | ")[0] for line in lines if line.startswith("| average |")], ["| average"] * 2)
+        self.assertIn("| budget | setting | vt | cwe | average |", lines)
+        self.assertIn("| 512 | sketch | 80.0 | 40.0 | 60.0 |", lines)
+
     def test_what_a_script_scores_is_left_open_and_forced_answers_have_columns(self):
         self.tasks["rows"] = [{**task_row("sketch", 0.85), "score": None, "score_low": None, "score_high": None, "minus_dense": None, "vs_dense": None},
                               task_row("exact", 0.9, vs_exact="better", token_score=0.95, generated_score=0.8, coverage_mean=0.5, coverage_any=1.0,
