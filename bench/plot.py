@@ -90,7 +90,7 @@ class Divergences:
 
 
 def machine_line(result):
-    facts = [result["cpu"], f"{result['threads']} threads", result["kernel_target"], result["dtype"]]
+    facts = [result["cpu"], f"{result['threads']} thread" + ("s" if result["threads"] > 1 else ""), result["kernel_target"], result["dtype"]]
     if "date" in result:
         facts.insert(0, result["date"])
     if "commit" in result:
@@ -286,6 +286,9 @@ def draw_frontier(pyplot, results, divergences, depth, path):
                 continue
             kl = quality["mean_kl"]
             error = [[max(kl - quality["kl_low"], 0)], [max(quality["kl_high"] - kl, 0)]]
+            if ":" in row["setting"]:  # what is swept, without names: they would hide one another
+                axis.errorbar(row["ms_per_token"], kl, yerr=error, fmt=".", color="0.7", capsize=1, linewidth=0.7, zorder=1)
+                continue
             axis.errorbar(row["ms_per_token"], kl, yerr=error, fmt="s" if is_other else "o", capsize=2)
             axis.annotate(label(row, budgets), (row["ms_per_token"], kl), textcoords="offset points", xytext=(5, 4), fontsize=7)
         axis.set(xscale="log", yscale="log", xlabel=f"ms per token at {depth_name(shown)} (line: dense)", ylabel="mean KL to dense, nats",

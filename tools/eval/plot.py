@@ -57,7 +57,7 @@ def file_name(result):
 
 
 def machine_line(result):
-    facts = [result["cpu"], f"{result['threads']} threads", result["kernel_target"], result["dtype"]]
+    facts = [result["cpu"], f"{result['threads']} thread" + ("s" if result["threads"] > 1 else ""), result["kernel_target"], result["dtype"]]
     if "date" in result:
         facts.insert(0, result["date"])
     facts.append(f"version {result['version']}" + (f", commit {result['commit']}" if "commit" in result else ""))
