@@ -75,59 +75,53 @@ TEST_F(MeasuredModelTest, SparseBranchesAttendToTheirBudget) {
   EXPECT_EQ(stats.context_tokens, 301 * stats.attended_lists);
 }
 
+// What is stored for a model is found by it, and nothing before that.
+class PrefillCacheTest : public MeasuredModelTest {
+ protected:
+  PrefillCacheTest() { std::filesystem::remove_all(folder_); }
+  ~PrefillCacheTest() override { std::filesystem::remove_all(folder_); }
+
+  void ExpectOwnFile(MeasuredModel::Options options, const std::vector<int32_t>& tokens) {
+    options.model = std::string(TOKENBUTLER_TEST_DATA) + "/tiny_models/qwen2-none";
+    options.context_len = 256;
+    options.num_blocks = [](const SelectionResources&) { return 16; };
+    auto model = MeasuredModel::Create(options, pool_);
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_EQ((*model)->layout().block_size, options.block_size);
+    const PrefillCache cache(folder_, "tiny", **model);
+    auto sequence = MeasuredSequence::Create(**model, {}, static_cast<int>(tokens.size()));
+    ASSERT_TRUE(sequence.ok()) << sequence.status();
+    EXPECT_EQ(cache.Load(tokens), nullptr);
+    ASSERT_TRUE((*sequence)->Prefill(tokens, 64).ok());
+    ASSERT_TRUE(cache.Store(tokens, (*sequence)->table()).ok());
+    EXPECT_NE(cache.Load(tokens), nullptr);
+  }
+
+  const std::string folder_ = ::testing::TempDir() + "/prefill_cache_test";
+};
+
 // A cache of one type, computed in another, must not pass for one that was not.
-TEST_F(MeasuredModelTest, PrefillCachesOfDifferentTypesAreToldApart) {
-  const std::string folder = ::testing::TempDir() + "/kv_dtypes";
-  std::filesystem::remove_all(folder);
-  const std::vector<int32_t> tokens = Tokens(140);
+TEST_F(PrefillCacheTest, FilesOfDifferentTypesAreToldApart) {
   const std::pair<const char*, const char*> dtypes[] = {
       {"float32", ""}, {"float32", "bfloat16"}, {"float32", "int8"}, {"bfloat16", ""}};
   for (const auto& [dtype, kv_dtype] : dtypes) {
     SCOPED_TRACE(std::string(dtype) + " " + kv_dtype);
-    auto model = MeasuredModel::Create(
-        {.model = std::string(TOKENBUTLER_TEST_DATA) + "/tiny_models/qwen2-none",
-         .dtype = dtype,
-         .kv_dtype = kv_dtype,
-         .context_len = 256,
-         .num_blocks = [](const SelectionResources&) { return 8; }},
-        pool_);
-    ASSERT_TRUE(model.ok()) << model.status();
-    const PrefillCache cache(folder, "tiny", **model);
-    auto sequence = MeasuredSequence::Create(**model, {}, 150);
-    ASSERT_TRUE(sequence.ok()) << sequence.status();
-    EXPECT_EQ(cache.Load(tokens), nullptr);
-    ASSERT_TRUE((*sequence)->Prefill(tokens, 64).ok());
-    ASSERT_TRUE(cache.Store(tokens, (*sequence)->table()).ok());
-    EXPECT_NE(cache.Load(tokens), nullptr);
+    MeasuredModel::Options options;
+    options.dtype = dtype;
+    options.kv_dtype = kv_dtype;
+    ExpectOwnFile(options, Tokens(140));
   }
-  std::filesystem::remove_all(folder);
 }
 
 // 256 tokens are as many bytes in blocks of 16 as in blocks of 128, in another order.
-TEST_F(MeasuredModelTest, PrefillCachesOfDifferentBlocksAreToldApart) {
-  const std::string folder = ::testing::TempDir() + "/block_sizes";
-  std::filesystem::remove_all(folder);
-  const std::vector<int32_t> tokens = Tokens(256);
+TEST_F(PrefillCacheTest, FilesOfDifferentBlocksAreToldApart) {
   for (const int block_size : {128, 16}) {
     SCOPED_TRACE(block_size);
-    auto model = MeasuredModel::Create(
-        {.model = std::string(TOKENBUTLER_TEST_DATA) + "/tiny_models/qwen2-none",
-         .dtype = "float32",
-         .block_size = block_size,
-         .context_len = 256,
-         .num_blocks = [](const SelectionResources&) { return 16; }},
-        pool_);
-    ASSERT_TRUE(model.ok()) << model.status();
-    EXPECT_EQ((*model)->layout().block_size, block_size);
-    const PrefillCache cache(folder, "tiny", **model);
-    auto sequence = MeasuredSequence::Create(**model, {}, 256);
-    ASSERT_TRUE(sequence.ok()) << sequence.status();
-    EXPECT_EQ(cache.Load(tokens), nullptr);
-    ASSERT_TRUE((*sequence)->Prefill(tokens, 64).ok());
-    ASSERT_TRUE(cache.Store(tokens, (*sequence)->table()).ok());
-    EXPECT_NE(cache.Load(tokens), nullptr);
+    MeasuredModel::Options options;
+    options.dtype = "float32";
+    options.block_size = block_size;
+    ExpectOwnFile(options, Tokens(256));
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST_F(MeasuredModelTest, BlocksAreGivenBackAndRunOutWithASentence) {
