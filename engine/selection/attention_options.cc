@@ -123,7 +123,7 @@ AttentionParams WithSetting(AttentionSetting setting, AttentionParams params) {
   const bool is_fast = setting == AttentionSetting::kFast;
   params.keys = is_fast ? KeyFormat::kBits1 : KeyFormat::kBits2;
   params.scan_fraction = is_fast ? 0.25f : 1.0f;
-  params.prediction_interval = is_fast ? 8 : 1;
+  params.prediction_interval = is_fast ? 4 : 1;
   params.candidates = 0;
   return params;
 }

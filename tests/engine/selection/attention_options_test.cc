@@ -87,7 +87,7 @@ TEST(AttentionOptionsTest, SettingsNameAPolicyAndKeepTheNumberOfTokens) {
     const bool is_fast = name == std::string("fast");
     EXPECT_EQ(params.keys, is_fast ? KeyFormat::kBits1 : KeyFormat::kBits2);
     EXPECT_EQ(params.scan_fraction, is_fast ? 0.25f : 1.0f);
-    EXPECT_EQ(params.prediction_interval, is_fast ? 8 : 1);
+    EXPECT_EQ(params.prediction_interval, is_fast ? 4 : 1);
     EXPECT_EQ(params.candidates, 0);
   }
   EXPECT_THAT(std::string(ParseAttentionSetting("slow").status().message()),
