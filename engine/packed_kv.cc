@@ -15,8 +15,10 @@ namespace {
 
 constexpr int kPassTokens = 16;  // packed together: a cache line of float32
 
+// Grows by half at least: each chunk of a prompt needs a little more than the one before.
 void Reserve(size_t bytes, Buffer* buffer) {
   if (buffer->size() >= bytes) return;
+  bytes = std::max(bytes, buffer->size() + buffer->size() / 2);
   *buffer = Buffer();
   absl::StatusOr<Buffer> allocated = Buffer::Allocate(bytes, MemoryKind::kHugePage);
   if (!allocated.ok()) throw std::bad_alloc();
