@@ -26,7 +26,12 @@ std::vector<DecodeSweep> PageSweeps(const DecodeOptions& options) {
 
 Checkpoint::Json DecodeCase::Key() const {
   Checkpoint::Json key = {{"depth", depth}, {"setting", setting.label}};
-  if (params.sparse()) key["token_budget"] = params.token_budget;
+  if (params.sparse()) {
+    key["token_budget"] = params.token_budget;
+    // What a named setting stands for may change.
+    key["interval"] = params.prediction_interval;
+    key["scan_fraction"] = params.scan_fraction;
+  }
   return key;
 }
 

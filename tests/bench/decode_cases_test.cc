@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/selection/attention_options.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -51,6 +52,19 @@ TEST(DecodeCasesTest, ThePageShowsEveryPolicyAndEverySweep) {
   EXPECT_THAT(intervals, ElementsAre(1, 2, 4, 8, 16));
   EXPECT_THAT(budgets, ElementsAre(1024, 2048, 4096, 8192, 16384));
   EXPECT_THAT(candidates, ElementsAre(1, 2, 4, 8));
+}
+
+// A row of an earlier program is taken up only if its setting did the same.
+TEST(DecodeCasesTest, KeysTellWhatASettingDoes) {
+  DecodeCase before, now;
+  before.setting.label = now.setting.label = "fast";
+  before.params = now.params = WithSetting(AttentionSetting::kFast, AttentionParams());
+  EXPECT_EQ(before.Key(), now.Key());
+  before.params.prediction_interval *= 2;
+  EXPECT_NE(before.Key(), now.Key());
+  before = now;
+  before.params.scan_fraction /= 2;
+  EXPECT_NE(before.Key(), now.Key());
 }
 
 TEST(DecodeCasesTest, StepsAreWholeIntervals) {

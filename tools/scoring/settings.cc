@@ -131,6 +131,12 @@ std::vector<std::string> WithEach(const std::string& text, std::string_view opti
   return all;
 }
 
+// REQUIRES: `params` are by WithSetting, which sets the keys.
+std::string MeaningOf(const AttentionParams& params) {
+  return fmt::format("{}:keys={},scan={},interval={}", PolicyName(params.policy),
+                     KeyFormatName(*params.keys), params.scan_fraction, params.prediction_interval);
+}
+
 bool IsNamed(std::string_view name) { return ParseAttentionSetting(name).ok(); }
 
 // Whether a sweep's values mean something: chance has no better and worse scans.
@@ -162,6 +168,7 @@ absl::StatusOr<Setting> ParseSetting(std::string_view text) {
   const auto [name, options] = SplitName(text);
   if (const auto named = ParseAttentionSetting(name); named.ok()) {
     setting.params = WithSetting(*named, AttentionParams());
+    setting.meaning = MeaningOf(setting.params);
   } else {
     ASSIGN_OR_RETURN(const AttentionPolicy policy, ParsePolicy(name));
     setting.params = DefaultParams(policy);

@@ -30,6 +30,9 @@ struct TokenCounts {
 struct Setting {
   std::string label;  // as written
   AttentionParams params;
+  // What the name of an AttentionSetting stands for, which versions of the program may change:
+  // "sketch:keys=bits2,scan=1,interval=1"; "": the label says it itself.
+  std::string meaning;
   double candidates_share = 0;    // of the context; 0: params.candidates is the number,
   double candidates_budgets = 0;  // or this multiple of the budget unless it is 0
   std::optional<int> sink_tokens, local_window;

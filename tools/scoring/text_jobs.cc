@@ -21,6 +21,7 @@ absl::StatusOr<std::string> NameOfFile(const std::string& path) {
 
 Checkpoint::Json TextJob::Key() const {
   Checkpoint::Json key = {{"setting", label}, {"token_budget", params.token_budget}};
+  if (!meaning.empty()) key["meaning"] = meaning;
   if (!predictor.empty()) key["predictor"] = predictor;
   return key;
 }
@@ -53,6 +54,7 @@ absl::StatusOr<std::vector<TextJob>> TextJobsOf(const SettingOptions& choice, in
                                             .token_budget = token_budget,
                                             .sink_tokens = choice.sink_tokens,
                                             .local_window = choice.local_window}),
+                      .meaning = setting.meaning,
                       .predictor = is_learned ? predictor : ""});
     }
   }

@@ -16,6 +16,7 @@ namespace tokenbutler {
 struct TextJob {
   std::string label;
   AttentionParams params;
+  std::string meaning = {};    // Setting::meaning
   std::string predictor = {};  // name and digest of the file that the setting works with; "": none
 
   // Of its rows in a checkpoint.

@@ -6,6 +6,7 @@
 #include "engine/selection/attention_options.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tools/scoring/text_jobs.h"
 
 namespace tokenbutler {
 namespace {
@@ -87,6 +88,23 @@ TEST(SettingsTest, SweepsRepeatOnlyWhatScansAndIsNotFixed) {
               ElementsAre("dense", "fast", "sketch:interval=2,candidates=1/8", "random",
                           "exact:interval=1,candidates=1/8", "exact:interval=8,candidates=1/8"));
   EXPECT_THAT(Labels({"exact", "exact"}, {}), ElementsAre("exact"));
+}
+
+// Rows of a named setting are taken up again only while it stands for the same.
+TEST(SettingsTest, NamedSettingsSayWhatTheyStandFor) {
+  EXPECT_EQ(ParseSetting("quality")->meaning, "sketch:keys=bits2,scan=1,interval=1");
+  EXPECT_EQ(ParseSetting("fast:misses=deferred")->meaning,
+            "sketch:keys=bits1,scan=0.25,interval=4");
+  EXPECT_EQ(ParseSetting("sketch:keys=bits1")->meaning, "");
+
+  const SettingOptions choice = {.settings = {"fast", "sketch"}, .token_budgets = {64}};
+  const std::vector<TextJob> jobs = *TextJobsOf(choice, /*context_len=*/256);
+  ASSERT_EQ(jobs.size(), 2u);
+  EXPECT_EQ(jobs[0].Key(),
+            (Checkpoint::Json{{"setting", "fast"},
+                              {"token_budget", 64},
+                              {"meaning", "sketch:keys=bits1,scan=0.25,interval=4"}}));
+  EXPECT_EQ(jobs[1].Key(), (Checkpoint::Json{{"setting", "sketch"}, {"token_budget", 64}}));
 }
 
 TEST(SettingsTest, MistakesAreNamed) {
