@@ -80,7 +80,7 @@ void RoundToBf16Vectors(const float* x, int num_elements, BF16* out) {
     const auto upper = hn::ShiftRight<16>(bits);
     const auto half = hn::Add(hn::Set(du, 0x7fff), hn::And(upper, hn::Set(du, 1)));
     const auto rounded = hn::ShiftRight<16>(hn::Add(bits, half));
-    const auto is_nan = hn::RebindMask(du, hn::Ne(v, v));
+    const auto is_nan = hn::RebindMask(du, hn::IsNaN(v));
     const auto chosen = hn::IfThenElse(is_nan, hn::Or(upper, hn::Set(du, 0x40)), rounded);
     hn::StoreU(hn::TruncateTo(du16, chosen), du16, reinterpret_cast<uint16_t*>(out + i));
   }

@@ -1,5 +1,6 @@
 #include "engine/kernels/linear.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -132,8 +133,11 @@ TEST_P(LinearTest, RoundToBf16IsExact) {
        {0.0f, -0.0f, 1.00390625f, 1.01171875f, std::numeric_limits<float>::denorm_min(),
         std::numeric_limits<float>::max(), std::numeric_limits<float>::infinity(),
         -std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(),
-        std::bit_cast<float>(0xff800001u)}) {
-    x.push_back(special);
+        // NaNs that rounding as if they were numbers would make infinite, or 0.
+        std::bit_cast<float>(0x7f800001u), std::bit_cast<float>(0x7fffffffu),
+        std::bit_cast<float>(0xffffffffu), std::bit_cast<float>(0xff800001u)}) {
+    x.push_back(special);              // of the last elements, which fill no vector,
+    x.insert(x.begin(), 16, special);  // and of whole vectors
   }
   std::vector<BF16> fast(x.size()), plain(x.size());
   RoundToBf16(x.data(), static_cast<int>(x.size()), fast.data());
