@@ -9,6 +9,7 @@
 
 #include "engine/kernels/kv_row.h"
 #include "engine/prefill_rows.h"
+#include "engine/prefill_tasks.h"
 
 namespace tokenbutler {
 namespace {
@@ -97,7 +98,7 @@ void PackedKv<T>::Gather(const TokenRows& rows, int layer, int first, int end, C
   const size_t size = Offset(layout.num_kv_heads, 0);
   Reserve(size * sizeof(T), &keys_);
   Reserve(size * sizeof(T), &values_);
-  pool.ParallelFor(num_blocks_ * layout.num_kv_heads, [&](int task) {
+  RunLibTorchTasks(pool, num_blocks_ * layout.num_kv_heads, [&](int task) {
     PackBlock(rows, layer, task / num_blocks_, task % num_blocks_, end);
   });
 }

@@ -1,12 +1,12 @@
 #include "engine/prefill_attention.h"
 
 #include <ATen/native/CPUBlas.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <type_traits>
 #include <vector>
@@ -216,16 +216,18 @@ void BlockAttention<T, A>::Attend(TokenRows& rows, int layer, int window) {
   });
 }
 
-// Whether oneDNN takes products of bf16 on this CPU: it may have been told not to.
-bool MultipliesBf16() {
+// Whether oneDNN has such products on this CPU: its environment may have told it not to
+// (ONEDNN_MAX_CPU_ISA). It throws errors of its own, LibTorch others.
+template <typename A>
+bool Multiplies(A one) {
   constexpr int kSize = 16;
-  const std::vector<BF16> ones(kSize * kSize, ToBF16(1.0f));
+  const std::vector<A> ones(kSize * kSize, one);
   std::vector<float> sums(kSize * kSize);
   try {
     Multiply({.m = kSize, .n = kSize, .k = kSize, .ld_b = kSize, .adds = false}, ones.data(),
              ones.data(), sums.data());
-    at::native::cpublas::brgemm_release();
-  } catch (const c10::Error&) {
+    at::native::cpublas::brgemm_release(std::is_same_v<A, BF16>);
+  } catch (const std::exception&) {
     return false;
   }
   return std::all_of(sums.begin(), sums.end(), [](float sum) { return sum == kSize; });
@@ -236,10 +238,11 @@ bool MultipliesBf16() {
 PrefillAttentionKind FastestPrefillAttention(DType compute_dtype) {
   const CpuTarget target = KernelTarget();
   if (target < CpuTarget::kAvx2) return PrefillAttentionKind::kLibTorch;
-  if (compute_dtype == DType::kBF16 && target == CpuTarget::kAvx512Bf16 && MultipliesBf16()) {
+  if (compute_dtype == DType::kBF16 && target == CpuTarget::kAvx512Bf16 &&
+      Multiplies(ToBF16(1.0f))) {
     return PrefillAttentionKind::kBf16Blocks;
   }
-  return PrefillAttentionKind::kFloatBlocks;
+  return Multiplies(1.0f) ? PrefillAttentionKind::kFloatBlocks : PrefillAttentionKind::kLibTorch;
 }
 
 std::unique_ptr<PrefillAttention> PrefillAttention::Create(PrefillAttentionKind kind,

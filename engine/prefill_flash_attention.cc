@@ -104,7 +104,7 @@ void FlashAttention<T, A>::GatherCache(const TokenRows& rows, int layer, int fir
   A* keys = Reserve(keys_, layout.num_kv_heads * head_size);
   A* values = Reserve(values_, layout.num_kv_heads * head_size);
   const int first_block = first / layout.block_size;
-  pool_.ParallelFor(layout.blocks_for(end) - first_block, [&](int task) {
+  RunLibTorchTasks(pool_, layout.blocks_for(end) - first_block, [&](int task) {
     const int block_begin = (first_block + task) * layout.block_size;
     const int token = std::max(first, block_begin);
     const int num_tokens = std::min(end, block_begin + layout.block_size) - token;

@@ -19,7 +19,7 @@ struct VisibleKeys {
 //   acc' = acc * exp(max - max'); the caller adds weights * values
 // A row that sees none of the keys keeps its state.
 struct SoftmaxBlockParams {
-  float* logits = nullptr;  // [num_rows, num_keys] finite where visible; changed
+  float* logits = nullptr;  // [num_rows, num_keys] NaN makes the row NaN; changed
   void* weights = nullptr;  // [num_rows, num_keys]; float32 ones may take the place of the logits
   DType weights_dtype = DType::kF32;  // or kBF16: weights are rounded to nearest even
   int num_rows = 0;

@@ -21,7 +21,7 @@ namespace HWY_NAMESPACE {
 // Finite, far below any logit.
 constexpr float kMasked = -1e30f;
 
-// Stores `weight`, not negative, as T; returns it as it was stored.
+// Stores `weight`, in [0, 1] or NaN, as T; returns it as it was stored.
 HWY_INLINE FloatVec StoreWeights(FloatVec weight, float* to) {
   hn::StoreU(weight, FloatTag(), to);
   return weight;
@@ -29,7 +29,8 @@ HWY_INLINE FloatVec StoreWeights(FloatVec weight, float* to) {
 HWY_INLINE FloatVec StoreWeights(FloatVec weight, BF16* to) {
   const hn::RebindToUnsigned<FloatTag> words;
   const hn::Rebind<uint16_t, FloatTag> halves;
-  const auto bits = hn::BitCast(words, weight);
+  // Of NaNs the least quiet one, which rounding does not carry beyond 32 bits.
+  const auto bits = hn::Min(hn::BitCast(words, weight), hn::Set(words, 0x7fc00000));
   const auto is_odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(words, 1));
   const auto sum = hn::Add(bits, hn::Add(is_odd, hn::Set(words, 0x7fff)));
   const auto upper = hn::ShiftRight<16>(sum);

@@ -56,6 +56,17 @@ class AttentionCase {
     params.workspace = static_cast<float*>(std::align(64, space - 64, at, space));
   }
 
+  // Of all heads.
+  void SetKeyToNaN(int token) {
+    const KvLayout& layout = params.layout;
+    std::byte* block = cache_.data() + (blocks_[token / layout.block_size] - cache_.data());
+    for (int h = 0; h < layout.num_kv_heads; ++h) {
+      const size_t at =
+          layout.key_offset(params.layer, h) + token % layout.block_size * layout.row_bytes();
+      std::memset(block + at, 0xff, layout.row_bytes());  // of bf16, fp16 and float32
+    }
+  }
+
   DecodeAttentionParams params;
   std::vector<DecodeAttentionParams::Query> queries;
   std::vector<float> out, lse;
@@ -183,6 +194,17 @@ TEST_P(DecodeAttentionTest, AMillionTokens) {
   for (size_t i = 0; i < out.size(); ++i) ASSERT_NEAR(once.out[i], out[i], 1e-4f);
   for (size_t i = 0; i < lse.size(); ++i) {
     ASSERT_NEAR(once.lse[i], lse[i] + std::log(static_cast<float>(kRepeats)), 1e-4f);
+  }
+}
+
+// A model that computes NaN must not answer as if nothing was.
+TEST_P(DecodeAttentionTest, NaNIsNotLost) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    AttentionCase c({.dtype = dtype}, {300});
+    c.SetKeyToNaN(70);
+    ComputePool pool(2);
+    DecodeAttention(c.params, pool);
+    for (const float x : c.out) ASSERT_TRUE(std::isnan(x)) << DTypeName(dtype);
   }
 }
 

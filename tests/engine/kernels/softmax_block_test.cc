@@ -133,6 +133,21 @@ TEST_P(SoftmaxBlockTest, SumsTheWeightsAsTheyAreStored) {
   EXPECT_NEAR(rows.states[0].sum, sum, 1e-6 * sum);
 }
 
+// A model that computes NaN must not answer as if nothing was.
+TEST_P(SoftmaxBlockTest, NaNIsNotLost) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Rows rows(3, 64, 8, dtype);
+    std::vector<float> logits = RandomFloats(3 * 64, 3, 10.0f);
+    logits[64 + 37] = NAN;
+    logits[2 * 64 + 5] = kInfinity;
+    const auto weights = rows.Step(SoftmaxBlock, logits, {{0, 64}, {0, 64}, {0, 64}});
+    EXPECT_TRUE(std::isfinite(rows.states[0].sum));
+    EXPECT_TRUE(std::isnan(weights[64 + 37]));
+    EXPECT_TRUE(std::isnan(rows.states[1].sum));
+    EXPECT_TRUE(std::isnan(rows.states[2].sum)) << "infinity minus infinity";
+  }
+}
+
 TEST_P(SoftmaxBlockTest, RowsDoNotDependOnOneAnother) {
   const std::vector<VisibleKeys> kinds = VisibleKinds(64);
   const int num_rows = static_cast<int>(kinds.size());
