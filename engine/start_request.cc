@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "engine/forking.h"
+#include "engine/selection/policies.h"
 
 namespace tokenbutler {
 namespace {
@@ -93,7 +94,7 @@ std::unique_ptr<RequestState> MakeRequest(IncomingRequest incoming, const Admiss
   const int block_size = limits.layout.block_size;
   if (state->observer() == nullptr) {  // else it is found by these parameters
     state->request.attention =
-        state->request.attention.FittedTo(blocks_per_sequence * block_size, block_size);
+        FittedParams(state->request.attention, blocks_per_sequence * block_size, block_size);
   }
   state->sink = std::move(incoming.sink);
   return state;

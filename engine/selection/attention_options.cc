@@ -84,7 +84,7 @@ AttentionParams WithPolicy(AttentionPolicy policy, AttentionParams params) {
 // As many candidates as that many budgets hold.
 int Candidates(double budgets, int token_budget) {
   return static_cast<int>(
-      std::min<double>(std::round(budgets * token_budget), AttentionParams::kMostTokens));
+      std::clamp<double>(std::round(budgets * token_budget), 0, AttentionParams::kMostTokens));
 }
 
 absl::Status CheckUsed(AttentionPolicy policy, const AttentionOptions& options) {

@@ -119,6 +119,16 @@ absl::Status CheckPolicy(const AttentionParams& params, const SelectionResources
   return spec->check == nullptr ? absl::OkStatus() : spec->check(params, resources);
 }
 
+AttentionParams FittedParams(const AttentionParams& params, int num_tokens, int block_size) {
+  AttentionParams fitted = params.FittedTo(num_tokens, block_size);
+  const PolicySpec* spec = Find(params.policy);
+  if (spec != nullptr && spec->least_budget != nullptr) {
+    const int least = std::max(fitted.token_budget, spec->least_budget(fitted));
+    fitted.token_budget = std::min(params.token_budget, least);
+  }
+  return fitted;
+}
+
 absl::StatusOr<std::unique_ptr<TokenSelector>> CreateSelector(const AttentionParams& params,
                                                               const SelectionResources& resources) {
   RETURN_IF_ERROR(CheckPolicy(params, resources));

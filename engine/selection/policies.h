@@ -26,6 +26,10 @@ bool LearnsFromPrefill(AttentionPolicy policy);
 // when a request comes in, so that Create cannot fail for a reason that the client can mend.
 absl::Status CheckPolicy(const AttentionParams& params, const SelectionResources& resources);
 
+// params.FittedTo(num_tokens, block_size), which CheckPolicy takes wherever it takes `params`: a
+// policy gets the budget that it asks for, even where the sequence is shorter.
+AttentionParams FittedParams(const AttentionParams& params, int num_tokens, int block_size);
+
 // A selector for a new sequence. REQUIRES: params.sparse(), CheckPolicy is OK.
 absl::StatusOr<std::unique_ptr<TokenSelector>> CreateSelector(const AttentionParams& params,
                                                               const SelectionResources& resources);

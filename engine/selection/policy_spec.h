@@ -47,6 +47,9 @@ struct PolicySpec {
   // that grows with the tokens.
   PolicyMemory (*memory)(const AttentionParams&, const SelectionResources&,
                          int num_tokens) = nullptr;
+  // The smallest token_budget that `check` takes with the other parameters; null: any that is
+  // valid.
+  int (*least_budget)(const AttentionParams&) = nullptr;
   // What the policy asks of parameters and model beyond the general bounds: INVALID_ARGUMENT
   // naming the field; null: nothing.
   absl::Status (*check)(const AttentionParams&, const SelectionResources&) = nullptr;

@@ -143,10 +143,14 @@ size_t RecordBytes(const AttentionParams&, const SelectionResources& resources) 
   return layout.block_size / kPageTokens * PageBytes(layout);
 }
 
-absl::Status Check(const AttentionParams& params, const SelectionResources& resources) {
+int LeastBudget(const AttentionParams& params) {
   // A window of w tokens touches at most PagesFor(w - 1) + 1 pages.
   const int num_fixed = PagesFor(params.sink_tokens) + PagesFor(params.local_window - 1) + 1;
-  const int least = std::max(kMinPages, num_fixed) * kPageTokens;
+  return std::max(kMinPages, num_fixed) * kPageTokens;
+}
+
+absl::Status Check(const AttentionParams& params, const SelectionResources& resources) {
+  const int least = LeastBudget(params);
   if (params.token_budget < least) {
     return WithField(
         InvalidArgumentError("attention.token_budget is {}, policy \"quest\" needs at least {}: {} "
@@ -174,6 +178,7 @@ absl::StatusOr<std::unique_ptr<TokenSelector>> Create(const AttentionParams& par
 
 const PolicySpec kQuestPolicy = {.policy = AttentionPolicy::kQuest,
                                  .record_bytes = RecordBytes,
+                                 .least_budget = LeastBudget,
                                  .check = Check,
                                  .create = Create};
 

@@ -50,7 +50,7 @@ int64_t DeviceBytes(const std::vector<TextJob>& jobs, const EvalOptions& o,
                     const KvLayout& layout) {
   std::vector<int64_t> bytes;
   for (const TextJob& job : jobs) {
-    const AttentionParams p = job.params.FittedTo(o.context_len, layout.block_size);
+    const AttentionParams p = FittedParams(job.params, o.context_len, layout.block_size);
     bytes.push_back(o.num_completions *
                     StagedBytes(layout, {.token_budget = p.token_budget,
                                          .candidates = p.candidates,
