@@ -33,6 +33,19 @@ CLI::Option* AddParsed(CLI::App& app, const char* name, const char* help, T* tar
   return app.add_option_function<std::string>(name, set, help)->default_str(default_text);
 }
 
+// CLI::Range, which lets NaN through, of what is a number.
+CLI::Validator NumberIn(double least, double most) {
+  return CLI::Validator(
+      [least, most](const std::string& text) {
+        double value = 0;
+        const bool is_in =
+            CLI::detail::lexical_cast(text, value) && value >= least && value <= most;
+        return is_in ? std::string()
+                     : fmt::format("Value {} not in range [{} - {}]", text, least, most);
+      },
+      fmt::format("FLOAT in [{} - {}]", least, most));
+}
+
 absl::StatusOr<absl::Duration> ParseDuration(const std::string& text) {
   absl::Duration duration;
   if (!absl::ParseDuration(text, &duration) || duration < absl::ZeroDuration() ||
@@ -281,12 +294,12 @@ void AddOffloadFlags(CLI::App& app, OffloadFlags* flags) {
           ->group(kGroup),
       app.add_option("--link-gbps", flags->options.link_gbps,
                      "Model a link of that many 10^9 bytes a second, each way; 0: no model")
-          ->check(CLI::Range(0.0, 1e6))
+          ->check(NumberIn(0, 1e6))
           ->capture_default_str()
           ->group(kGroup),
       app.add_option("--link-latency-us", flags->options.link_latency_us,
                      "Latency of the modelled link in microseconds")
-          ->check(CLI::Range(0.0, 1e6))
+          ->check(NumberIn(0, 1e6))
           ->capture_default_str()
           ->group(kGroup)};
 }
@@ -357,7 +370,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, const char* const* argv) 
   app.add_option("--recall-probe-rate", config.recall_probe_rate,
                  "Share of sparse decode steps in which a layer's selection is compared with "
                  "exact attention (selection_recall_ratio)")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(NumberIn(0, 1))
       ->capture_default_str()
       ->group("Engine");
   AddLogFlags(app, &config);

@@ -154,6 +154,12 @@ TEST(ServerConfigTest, BadAttentionFlagsAreNamed) {
               HasSubstr("--selections-kept"));
   EXPECT_THAT(Error({"--model", "m", "--offload", "staged", "--link-gbps", "-1"}),
               AllOf(HasSubstr("--link-gbps"), HasSubstr("-1")));
+  for (const char* flag : {"--link-gbps", "--link-latency-us", "--recall-probe-rate"}) {
+    for (const char* value : {"nan", "-nan", "inf", "1e300", "1x", ""}) {
+      EXPECT_THAT(Error({"--model", "m", "--offload", "staged", flag, value}), HasSubstr(flag))
+          << value;
+    }
+  }
   EXPECT_THAT(Error({"--model", "m", "--recall-probe-rate", "2"}),
               AllOf(HasSubstr("--recall-probe-rate"), HasSubstr("2")));
 }
