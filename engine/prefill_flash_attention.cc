@@ -4,36 +4,22 @@
 #include <ATen/cpu/Utils.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
-#include <type_traits>
 #include <vector>
 
 #include "engine/kernels/kv_row.h"
 #include "engine/prefill_rows.h"
 #include "engine/prefill_tasks.h"
+#include "engine/prefill_tensors.h"
 
 namespace tokenbutler {
 namespace {
 
 constexpr int kAttentionRowsPerTask = 128;  // short, so that little above the diagonal is computed
-
-float ToFloat(float x) { return x; }
-using tokenbutler::ToFloat;
-
-template <typename T>
-constexpr at::ScalarType kScalarType = std::is_same_v<T, BF16> ? at::kBFloat16 : at::kFloat;
-
-// A tensor over memory of ours; `data` is only written through it if it is an output.
-template <typename T>
-at::Tensor Wrap(const T* data, at::IntArrayRef shape, at::IntArrayRef strides) {
-  return at::from_blob(const_cast<T*>(data), shape, strides,
-                       at::TensorOptions().dtype(kScalarType<T>));
-}
 
 // What attention over some tokens gives: the weighted values and the log-sum-exp of the logits.
 struct Attention {

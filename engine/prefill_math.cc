@@ -1,15 +1,14 @@
 #include "engine/prefill_math.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "engine/prefill_tasks.h"
+#include "engine/prefill_tensors.h"
 
 namespace tokenbutler {
 namespace {
@@ -18,19 +17,6 @@ constexpr int kRowsPerTask = 16;         // of the small operations
 constexpr int kMinColumnsPerTask = 64;   // of a product; fewer are slow, more than this do not
 constexpr int kMaxColumnsPerTask = 512;  // fit the second-level cache
 constexpr int kTasksPerThread = 4;
-
-float ToFloat(float x) { return x; }
-using tokenbutler::ToFloat;
-
-template <typename T>
-constexpr at::ScalarType kScalarType = std::is_same_v<T, BF16> ? at::kBFloat16 : at::kFloat;
-
-// A tensor over memory of ours; `data` is only written through it if it is an output.
-template <typename T>
-at::Tensor Wrap(const T* data, at::IntArrayRef shape, at::IntArrayRef strides) {
-  return at::from_blob(const_cast<T*>(data), shape, strides,
-                       at::TensorOptions().dtype(kScalarType<T>));
-}
 
 // T: the compute dtype, of the weights.
 template <typename T>
