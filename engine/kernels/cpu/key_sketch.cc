@@ -7,7 +7,7 @@
 namespace tokenbutler {
 namespace {
 
-// Calls fn(pass, head, piece) for the pieces of each head's range.
+// Calls fn(pass, head) for the pieces of each head's range.
 template <class Fn>
 void ForEachPiece(const SketchScoresParams& p, ComputePool& pool, const Fn& fn) {
   const int piece_blocks = SketchPass::PieceBlocks(p.layout);
@@ -19,22 +19,29 @@ void ForEachPiece(const SketchScoresParams& p, ComputePool& pool, const Fn& fn) 
   for (const SketchScoresParams::Head& head : p.heads) {
     max_tasks = std::max(max_tasks, tasks_of(head));
   }
-  pool.ParallelFor(static_cast<int>(p.heads.size()) * max_tasks, [&](int task) {
+  const int num_tasks = static_cast<int>(p.heads.size()) * max_tasks;
+  pool.ParallelFor(num_tasks, [&](int task) {
     const SketchScoresParams::Head& head = p.heads[task / max_tasks];
     const int piece = task % max_tasks;
     if (piece >= tasks_of(head)) return;
     if ((piece + 1) * piece_blocks * p.layout.block_size <= head.begin) return;
     SketchPass pass(p.layout, p.group_size, p.softmax_scale, head.keys, head.queries, head.lse,
                     head.begin, head.end);
-    fn(pass, head, piece);
+    pass.TakePiece(piece);
+    // What the thread will have next if all are as fast.
+    const int next = task + pool.num_threads();
+    if (next < num_tasks) {
+      const SketchScoresParams::Head& h = p.heads[next / max_tasks];
+      pass.TakeNextPiece(h.keys, h.begin, h.end, next % max_tasks);
+    }
+    fn(pass, head);
   });
 }
 
 }  // namespace
 
 void SketchScores(const SketchScoresParams& p, ComputePool& pool) {
-  ForEachPiece(p, pool, [](SketchPass& pass, const SketchScoresParams::Head& head, int piece) {
-    pass.TakePiece(piece);
+  ForEachPiece(p, pool, [](SketchPass& pass, const SketchScoresParams::Head& head) {
     for (int b = 0; b < pass.num_batches(); ++b) {
       const SketchPass::Scores batch = pass.ScoreBatch(b, /*threshold=*/0);
       const int position = batch.positions[0];

@@ -1,7 +1,8 @@
 #include "engine/kernels/cpu/sketch_pass.h"
 
 #include <algorithm>
-#include <bit>
+#include <array>
+#include <numeric>
 
 #include "engine/kernels/kernel_target.h"
 
@@ -30,7 +31,11 @@ void ScoreTiles(const SketchTiles& tiles) {
 SketchPass::SketchPass(const SketchLayout& layout, int group_size, float softmax_scale,
                        const SketchedKeys& keys, const float* queries, const float* lse, int begin,
                        int end)
-    : layout_(layout), keys_(keys), begin_(begin), end_(end) {
+    : layout_(layout),
+      keys_(keys),
+      begin_(begin),
+      end_(end),
+      codes_ahead_(SketchCodesAhead(layout)) {
   for (int first = 0; first < group_size; first += kSketchHeads) {
     SketchHeads& group = groups_[num_groups_++];
     group.num_heads = std::min(kSketchHeads, group_size - first);
@@ -59,9 +64,31 @@ void SketchPass::TakeBlocks(const int32_t* blocks, int num_blocks) {
   EndBlocks();
 }
 
+void SketchPass::TakeNextBlocks(const SketchedKeys& keys, absl::Span<const int32_t> blocks) {
+  if (blocks.empty()) return;
+  const std::byte** next = records_ + num_blocks_;
+  for (int i = 0; i < kSketchScalesAhead; ++i) {
+    next[i] = keys.record(layout_, blocks[std::min(i, static_cast<int>(blocks.size()) - 1)]);
+  }
+}
+
+void SketchPass::TakeNextPiece(const SketchedKeys& keys, int begin, int end, int piece) {
+  std::array<int32_t, kSketchScalesAhead> blocks;
+  const int from = std::max(piece * PieceBlocks(layout_), begin / layout_.block_size);
+  const int to = std::min(from + kSketchScalesAhead, (end - 1) / layout_.block_size + 1);
+  if (end <= begin || to <= from) return;
+  std::iota(blocks.begin(), blocks.begin() + (to - from), from);
+  TakeNextBlocks(keys, absl::MakeConstSpan(blocks.data(), to - from));
+}
+
 void SketchPass::EndBlocks() {
   if (num_blocks_ == 0) return;
-  std::fill_n(records_ + num_blocks_, kSketchBatchBlocks, records_[num_blocks_ - 1]);
+  std::fill_n(records_ + num_blocks_, kSketchScalesAhead, records_[num_blocks_ - 1]);
+  // What no batch before has begun to load.
+  for (int b = 0; b < std::min(num_blocks_, kSketchScalesAhead); ++b) {
+    const size_t to = b < codes_ahead_ ? layout_.record_bytes() : layout_.codes_offset();
+    for (size_t at = 0; at < to; at += 64) __builtin_prefetch(records_[b] + at);
+  }
 }
 
 SketchPass::Scores SketchPass::ScoreBatch(int batch, float threshold) {
@@ -73,6 +100,7 @@ SketchPass::Scores SketchPass::ScoreBatch(int batch, float threshold) {
                 .num_heads = groups_[group].num_heads,
                 .num_blocks = num_blocks,
                 .records = records,
+                .codes_ahead = codes_ahead_,
                 .queries = &rounded_,
                 .accumulate = group > 0,
                 .threshold = threshold,
@@ -96,34 +124,6 @@ SketchPass::Scores SketchPass::ScoreBatch(int batch, float threshold) {
     passed_[i] &= inside <= 0 ? 0 : (1 << inside) - 1;
   }
   return {.scores = scores_, .passed = passed_, .positions = positions_, .num_tiles = num_tiles};
-}
-
-int CollectPassed(const SketchPass::Scores& batch, float* scores, int32_t* positions) {
-  constexpr int kTileTokens = SketchLayout::kSubBlockTokens;
-  uint16_t list[SketchPass::kMaxBatchTokens + 32];
-  const bool has_vbmi = KernelTarget() >= CpuTarget::kAvx512 && HasVbmi();
-  const int count = (has_vbmi ? ListPassedVbmi : ListPassed)(batch.passed, batch.num_tiles, list);
-  for (int i = 0; i < count; ++i) {
-    scores[i] = batch.scores[list[i]];
-    positions[i] = batch.positions[list[i] / kTileTokens] + list[i] % kTileTokens;
-  }
-  return count;
-}
-
-int CopyPassed(const SketchPass::Scores& batch, float* scores) {
-  constexpr int kTileTokens = SketchLayout::kSubBlockTokens;
-  int count = 0;
-  for (int tile = 0; tile < batch.num_tiles; ++tile) {
-    const float* from = batch.scores + tile * kTileTokens;
-    unsigned passed = batch.passed[tile];
-    if (passed == 0xffff) {
-      std::copy_n(from, kTileTokens, scores + count);
-      count += kTileTokens;
-      continue;
-    }
-    for (; passed != 0; passed &= passed - 1) scores[count++] = from[std::countr_zero(passed)];
-  }
-  return count;
 }
 
 }  // namespace tokenbutler

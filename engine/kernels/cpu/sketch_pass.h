@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/types/span.h"
 #include "engine/kernels/cpu/sketch_tiles.h"
 #include "engine/kernels/key_sketch.h"
 
@@ -17,6 +18,8 @@ class SketchPass {
  public:
   static constexpr int kMaxBatchTokens = kSketchBatchBlocks * SketchLayout::kMaxBlockSize;
 
+  // Pieces are at least this long, whatever the layout; a range may begin or end within one.
+  static constexpr int kMinPieceTokens = 4096;
   // Blocks of a piece: pieces begin at multiples of this. A multiple of kSketchBatchBlocks.
   static int PieceBlocks(const SketchLayout& layout) {
     const int batch_tokens = layout.block_size * kSketchBatchBlocks;
@@ -31,6 +34,11 @@ class SketchPass {
   void TakePiece(int piece);
   // or these, at most PieceBlocks(), ascending, all of which overlap the range.
   void TakeBlocks(const int32_t* blocks, int num_blocks);
+
+  // After that: where the thread will probably go on, in these keys, perhaps another head's.
+  // Kernels begin to load it at the end.
+  void TakeNextBlocks(const SketchedKeys& keys, absl::Span<const int32_t> blocks);
+  void TakeNextPiece(const SketchedKeys& keys, int begin, int end, int piece);
 
   int num_batches() const { return (num_blocks_ + kSketchBatchBlocks - 1) / kSketchBatchBlocks; }
   int NumBlocks(int batch) const {
@@ -48,7 +56,9 @@ class SketchPass {
   Scores ScoreBatch(int batch, float threshold);
 
  private:
-  static constexpr int kPieceTokens = 16384;  // at least a batch of the largest blocks
+  // Whole batches of it make a piece: more than half, since the largest batch is no longer.
+  static constexpr int kPieceTokens = 2 * kMinPieceTokens;
+  static_assert(kMaxBatchTokens <= kPieceTokens);
   static constexpr int kMaxBlocks = kPieceTokens / SketchLayout::kSubBlockTokens;
   static constexpr int kMaxBatchTiles = kMaxBatchTokens / SketchLayout::kSubBlockTokens;
   static constexpr int kMaxGroups = 8;  // of kSketchHeads heads
@@ -63,11 +73,12 @@ class SketchPass {
   const SketchLayout layout_;
   const SketchedKeys keys_;
   const int begin_, end_;
+  const int codes_ahead_;
   int num_groups_ = 0;
 
   int num_blocks_ = 0;
   int32_t blocks_[kMaxBlocks];
-  const std::byte* records_[kMaxBlocks + kSketchBatchBlocks];
+  const std::byte* records_[kMaxBlocks + kSketchScalesAhead];
   // Of a batch.
   alignas(64) float scores_[kMaxBatchTokens];
   uint16_t passed_[kMaxBatchTiles];
@@ -76,9 +87,10 @@ class SketchPass {
   SketchHeads groups_[kMaxGroups];
 };
 
-// Writes what passed, in order, and where that is; returns how much. The outputs have room for all.
+// Writes what passed, in order, and where that is; returns how much. The outputs have room for 16
+// more: vectors are stored whole.
 int CollectPassed(const SketchPass::Scores& batch, float* scores, int32_t* positions);
-// Without the positions, and fast where most passed.
+// Without the positions.
 int CopyPassed(const SketchPass::Scores& batch, float* scores);
 
 }  // namespace tokenbutler

@@ -15,10 +15,8 @@ namespace tokenbutler {
 namespace {
 
 using Head = SketchScanParams::Head;
+using BatchOfBlocks = std::array<int32_t, kSketchBatchBlocks>;
 
-constexpr int kSubBlock = SketchLayout::kSubBlockTokens;
-// Pieces of a head's range are at least this long, whatever the layout.
-constexpr int kMinPieceTokens = kSketchBatchBlocks * kSubBlock;
 constexpr float kEverything = -std::numeric_limits<float>::infinity();  // as a threshold
 
 size_t RoundUp(size_t n) { return (n + 63) / 64 * 64; }
@@ -29,7 +27,9 @@ int NumTokens(const Head& head) { return std::max(0, head.end - head.begin); }
 // real text (four times 12K tokens, Qwen2.5-Coder-0.5B) 2 of 36 864 such guesses were too high; of
 // guesses from the last step's scores, 27 %: queries change too much.
 constexpr float kPassedPerChosen = 2;
-constexpr int kMinSampledBlocks = 16, kBlocksPerSampled = 32;
+constexpr int kMinSampledBlocks = 16, kBlocksPerSampled = 64;
+// Behind each piece's place: vectors are stored whole.
+constexpr int kPieceScratch = 16;
 
 // One head's part of the workspace. Pieces of the range write what passes the threshold to places
 // of their own, which hold all of the piece.
@@ -42,28 +42,28 @@ class HeadWorkspace {
   }
 
   HeadWorkspace(const Head& head, std::byte* at) {
-    const size_t pieces = NumTokens(head) / kMinPieceTokens + 2;
-    const size_t slots = NumTokens(head);
+    const size_t pieces = NumTokens(head) / SketchPass::kMinPieceTokens + 2;
+    const size_t slots = NumTokens(head) + pieces * kPieceScratch;
     Place(at, pieces, &counts);
     Place(at, slots, &scores);
     Place(at, slots, &positions);
     Place(at, 1, &threshold);
-    Place(at, 1, &pieces_left);
+    Place(at, 1, &parts_left);
   }
 
-  // The pieces have not been scanned with this threshold.
-  void Begin(float least, int num_pieces) const {
+  // None of this many pieces has been scanned with this threshold, or no part of a sample.
+  void Begin(float least, int num_parts) const {
     *threshold = least;
-    new (pieces_left) std::atomic<int>(num_pieces);
+    new (parts_left) std::atomic<int>(num_parts);
   }
-  // True for the last piece: it then sees what the others left.
-  bool FinishPiece() const { return pieces_left->fetch_sub(1, std::memory_order_acq_rel) == 1; }
+  // True for the last one: it then sees what the others left.
+  bool FinishPart() const { return parts_left->fetch_sub(1, std::memory_order_acq_rel) == 1; }
 
   int32_t* counts;     // [pieces] scores that passed
   float* scores;       // [slots]
   int32_t* positions;  // [slots]
   float* threshold;
-  std::atomic<int>* pieces_left;
+  std::atomic<int>* parts_left;
 
  private:
   template <class T>
@@ -84,10 +84,7 @@ class Scan {
   }
 
   void Run() {
-    ForEachHead([this](Head& head, const HeadWorkspace& w) {
-      head.num_selected = kNotYet;
-      w.Begin(GuessThreshold(head, w), NumPieces(head));
-    });
+    GuessThresholds();
     ScanPieces();
     bool any_wrong = false;
     for (size_t i = 0; i < p_.heads.size(); ++i) {
@@ -117,12 +114,6 @@ class Scan {
     return HeadWorkspace(p_.heads[index], p_.workspace + index * workspace_stride_);
   }
 
-  template <class Fn>
-  void ForEachHead(const Fn& fn) {
-    pool_.ParallelFor(static_cast<int>(p_.heads.size()), [&](int i) {
-      if (NumTokens(p_.heads[i]) > 0) fn(p_.heads[i], WorkspaceOf(i));
-    });
-  }
   // Scans the heads that have no result yet. Whoever scans the last piece of a head chooses its
   // tokens, while others scan pieces of the next one; a head whose threshold let too few pass is
   // left without a result.
@@ -134,8 +125,8 @@ class Scan {
       // last piece.
       if (piece >= NumPieces(head) || head.num_selected != kNotYet) return;
       const HeadWorkspace w = WorkspaceOf(i);
-      Collect(head, w, piece);
-      if (w.FinishPiece() && !IsWrongGuess(head, w)) Select(head, w);
+      Collect(head, w, piece, task + pool_.num_threads());
+      if (w.FinishPart() && !IsWrongGuess(head, w)) Select(head, w);
     });
   }
 
@@ -144,31 +135,77 @@ class Scan {
                       head.begin, head.end);
   }
 
-  // A threshold that about kPassedPerChosen * k scores pass, from those of blocks that are evenly
-  // spread over what is scored.
-  float GuessThreshold(const Head& head, const HeadWorkspace& w) const {
-    const int num_scored = head.blocks ? static_cast<int>(head.blocks->size())
-                                       : LastBlock(head) - FirstBlock(head) + 1;
+  // Blocks of a head that are scored to guess its threshold, evenly spread over all that will be.
+  struct Sample {
+    int num_blocks = 0;  // 0: no guess is worth it
+    int rank = 0;        // the threshold is this one of their scores, from the largest on
+    int num_parts() const { return (num_blocks + kSketchBatchBlocks - 1) / kSketchBatchBlocks; }
+  };
+  int NumScoredBlocks(const Head& head) const {
+    return head.blocks ? static_cast<int>(head.blocks->size())
+                       : LastBlock(head) - FirstBlock(head) + 1;
+  }
+  Sample SampleOf(const Head& head) const {
+    if (NumTokens(head) == 0) return {};
+    const int num_scored = NumScoredBlocks(head);
     const int num_sampled = std::max(kMinSampledBlocks, num_scored / kBlocksPerSampled);
-    if (num_sampled >= num_scored) return kEverything;
+    if (2 * num_sampled > num_scored) return {};
     const float share = static_cast<float>(num_sampled) / static_cast<float>(num_scored);
     const float expected = std::max(head.k, 1) * kPassedPerChosen * share;
     const float rank = expected + std::sqrt(expected);  // few are less certain
-    if (2 * rank >= num_sampled * p_.layout.block_size) return kEverything;
-    std::array<int32_t, kSketchBatchBlocks> blocks;
-    SketchPass pass = MakePass(head);
-    int count = 0;
-    for (int first = 0; first < num_sampled; first += kSketchBatchBlocks) {
-      const int size = std::min(kSketchBatchBlocks, num_sampled - first);
-      for (int i = 0; i < size; ++i) {
-        const int at =
-            static_cast<int>((2 * int64_t{first + i} + 1) * num_scored / (2 * num_sampled));
-        blocks[i] = head.blocks ? (*head.blocks)[at] : FirstBlock(head) + at;
-      }
-      pass.TakeBlocks(blocks.data(), size);
-      count += CopyPassed(pass.ScoreBatch(0, kEverything), w.scores + count);
+    if (2 * rank >= num_sampled * p_.layout.block_size) return {};
+    return {.num_blocks = num_sampled, .rank = static_cast<int>(rank) + 1};
+  }
+  absl::Span<const int32_t> SampledBlocks(const Head& head, const Sample& sample, int part,
+                                          BatchOfBlocks* blocks) const {
+    const int64_t num_scored = NumScoredBlocks(head);
+    const int first = part * kSketchBatchBlocks;
+    const int count = std::min(kSketchBatchBlocks, sample.num_blocks - first);
+    for (int i = 0; i < count; ++i) {
+      const auto at =
+          static_cast<int>((2 * (first + i) + 1) * num_scored / (2 * sample.num_blocks));
+      (*blocks)[i] = head.blocks ? (*head.blocks)[at] : FirstBlock(head) + at;
     }
-    return KthLargest(w.scores, count, std::min(count, static_cast<int>(rank) + 1));
+    return absl::MakeConstSpan(blocks->data(), count);
+  }
+
+  // Gives each head a threshold that about kPassedPerChosen * k of its scores pass.
+  void GuessThresholds() {
+    int max_parts = 0;
+    for (size_t i = 0; i < p_.heads.size(); ++i) {
+      Head& head = p_.heads[i];
+      if (NumTokens(head) == 0) continue;
+      head.num_selected = kNotYet;
+      const int num_parts = SampleOf(head).num_parts();
+      WorkspaceOf(i).Begin(kEverything, num_parts == 0 ? NumPieces(head) : num_parts);
+      max_parts = std::max(max_parts, num_parts);
+    }
+    const int num_tasks = static_cast<int>(p_.heads.size()) * max_parts;
+    pool_.ParallelFor(num_tasks, [&](int task) {
+      const int i = task / max_parts, part = task % max_parts;
+      const Head& head = p_.heads[i];
+      const Sample sample = SampleOf(head);
+      if (part >= sample.num_parts()) return;
+      const HeadWorkspace w = WorkspaceOf(i);
+      ScoreSample(head, w, sample, part, task + pool_.num_threads() - num_tasks);
+      if (!w.FinishPart()) return;
+      const int count = sample.num_blocks * p_.layout.block_size;
+      w.Begin(KthLargest(w.scores, count, sample.rank), NumPieces(head));
+    });
+  }
+  // `next_piece`: the task of ScanPieces() that the thread will probably have next, or negative.
+  void ScoreSample(const Head& head, const HeadWorkspace& w, const Sample& sample, int part,
+                   int next_piece) const {
+    BatchOfBlocks room;
+    const absl::Span<const int32_t> blocks = SampledBlocks(head, sample, part, &room);
+    SketchPass pass = MakePass(head);
+    pass.TakeBlocks(blocks.data(), static_cast<int>(blocks.size()));
+    if (next_piece >= 0) TakeNext(next_piece, &pass);
+    float* scores = w.scores + part * kSketchBatchBlocks * p_.layout.block_size;
+    const int count = CopyPassed(pass.ScoreBatch(0, kEverything), scores);
+    // Tokens outside the range take the places of the worst.
+    float* end = scores + blocks.size() * p_.layout.block_size;
+    std::fill(scores + count, end, kEverything);
   }
 
   // Whether the threshold was so high that too few scores passed it.
@@ -181,12 +218,30 @@ class Scan {
   // Where a piece writes: its place if everything passed.
   int SlotOf(const Head& head, int piece) const {
     const int size = p_.layout.block_size, first = (FirstPiece(head) + piece) * piece_blocks_;
-    if (!head.blocks) return std::max(first * size - head.begin, 0);
+    if (piece == 0) return 0;
     // What of the first block is before the range takes no place.
-    return piece == 0 ? 0 : first * size - std::max(head.begin - head.blocks->front() * size, 0);
+    const int outside = head.blocks ? head.begin - head.blocks->front() * size : head.begin;
+    return piece * kPieceScratch + first * size - std::max(outside, 0);
   }
 
-  void Collect(const Head& head, const HeadWorkspace& w, int piece) const {
+  // The thread that does this task will have that one next if all are as fast: what it scores
+  // first.
+  void TakeNext(int next_task, SketchPass* pass) const {
+    const size_t i = next_task / max_pieces_;
+    if (i >= p_.heads.size()) return;
+    const Head& head = p_.heads[i];
+    const int piece = next_task % max_pieces_;
+    if (piece >= NumPieces(head)) return;
+    if (head.blocks) {
+      pass->TakeNextBlocks(
+          head.keys,
+          head.blocks->subspan(static_cast<size_t>(piece) * piece_blocks_, kSketchScalesAhead));
+    } else {
+      pass->TakeNextPiece(head.keys, head.begin, head.end, FirstPiece(head) + piece);
+    }
+  }
+
+  void Collect(const Head& head, const HeadWorkspace& w, int piece, int next_task) const {
     SketchPass pass = MakePass(head);
     if (head.blocks) {
       const absl::Span<const int32_t> blocks =
@@ -195,6 +250,7 @@ class Scan {
     } else {
       pass.TakePiece(FirstPiece(head) + piece);
     }
+    TakeNext(next_task, &pass);
     const int slot = SlotOf(head, piece);
     int count = 0;
     for (int b = 0; b < pass.num_batches(); ++b) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -14,8 +15,18 @@ constexpr int kSketchHeads = 8;
 // Blocks whose queries are rounded together.
 constexpr int kSketchBatchBlocks = 8;
 constexpr int kSketchMaxDim = 256;
-// Blocks whose codes a kernel begins to load before it scores them.
-constexpr int kSketchBlocksAhead = 4;
+// Kernels begin to load scales and zeros this many blocks before they use them: whole batches,
+// since these are read when a batch begins.
+constexpr int kSketchScalesAhead = 2 * kSketchBatchBlocks;
+// And codes about this many bytes before, which stay in the L1 cache until then. Nearer, reading
+// two threads' worth of memory at once is not fast enough: no prefetcher of the processor helps
+// where pages or runs of records end.
+constexpr int kSketchCodeBytesAhead = 12 << 10;
+// In blocks.
+inline int SketchCodesAhead(const SketchLayout& layout) {
+  const int code_bytes = static_cast<int>(layout.record_bytes() - layout.codes_offset());
+  return std::clamp(kSketchCodeBytesAhead / code_bytes, 2, 12);
+}
 
 // Up to kSketchHeads query heads, times softmax_scale, and their lse.
 struct SketchHeads {
@@ -63,19 +74,15 @@ inline uint16_t PassedOf(const float* scores, float threshold) {
   return static_cast<uint16_t>(passed);
 }
 
-// Writes 16 i + t for each bit t of passed[i], ascending, and returns how many. `out` has room for
-// 32 more. REQUIRES: num_tiles <= 4096.
-int ListPassed(const uint16_t* passed, int num_tiles, uint16_t* out);
-int ListPassedVbmi(const uint16_t* passed, int num_tiles, uint16_t* out);  // REQUIRES: HasVbmi()
-
 // The tiles of up to kSketchBatchBlocks blocks.
 struct SketchTiles {
   const SketchLayout* layout = nullptr;
   int num_heads = 0;
   int num_blocks = 0;
-  // [num_blocks + kSketchBatchBlocks]: kernels begin to load the scales of the block
-  // kSketchBatchBlocks after the one they score, and the codes of that kSketchBlocksAhead after it.
+  // [num_blocks + kSketchScalesAhead]: kernels begin to load the scales of the block
+  // kSketchScalesAhead after the one they score, and the codes of that `codes_ahead` after it.
   const std::byte* const* records = nullptr;
+  int codes_ahead = 0;  // SketchCodesAhead(*layout)
   const RoundedQueries* queries = nullptr;
   bool accumulate = false;     // scores become the maximum of themselves and the new ones
   float threshold = 0;         // for `passed`
@@ -89,7 +96,7 @@ void ScoreTilesVnni(const SketchTiles& tiles);  // REQUIRES: HasVnni()
 void ScoreTilesVbmi(const SketchTiles& tiles);
 // AVX-512 VNNI (vpdpbusd) is there, which no CpuTarget tells.
 bool HasVnni();
-// AVX-512 VBMI (vpermb) and VBMI2 (vpcompressw) as well, and AllowVbmi(false) was not called last.
+// AVX-512 VBMI (vpermb) as well, and AllowVbmi(false) was not called last.
 bool HasVbmi();
 // For tests: false lets a machine with VBMI do as one without. Call it while no kernel runs.
 void AllowVbmi(bool allowed);

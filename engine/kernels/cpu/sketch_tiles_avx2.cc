@@ -117,7 +117,7 @@ template <int kBits>
   for (int tile = 0; tile < p.num_blocks * sub_blocks; ++tile) {
     const int block = tile / sub_blocks;
     const size_t offset = codes_offset + tile % sub_blocks * tile_bytes;
-    const std::byte* ahead = p.records[block + kSketchBlocksAhead] + offset;
+    const std::byte* ahead = p.records[block + p.codes_ahead] + offset;
     for (size_t at = 0; at < tile_bytes; at += kLineBytes) __builtin_prefetch(ahead + at);
     float* scores = p.scores + tile * kTokens;
     ScoreHeads<kBits>(p, block, p.records[block] + offset, scores);

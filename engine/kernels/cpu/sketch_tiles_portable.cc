@@ -1,5 +1,3 @@
-#include <bit>
-
 #include "engine/kernels/cpu/sketch_tiles_generic.h"
 
 namespace tokenbutler {
@@ -14,16 +12,6 @@ void ScoreTilesPortable(const SketchTiles& p) {
                      scores);
     p.passed[tile] = PassedOf(scores, p.threshold);
   }
-}
-
-int ListPassed(const uint16_t* passed, int num_tiles, uint16_t* out) {
-  int count = 0;
-  for (int tile = 0; tile < num_tiles; ++tile) {
-    for (unsigned bits = passed[tile]; bits != 0; bits &= bits - 1) {
-      out[count++] = static_cast<uint16_t>(tile * kSketchLanes + std::countr_zero(bits));
-    }
-  }
-  return count;
 }
 
 }  // namespace tokenbutler

@@ -10,8 +10,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#define TOKENBUTLER_VBMI \
-  gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx512vbmi2,fma")
+#define TOKENBUTLER_VBMI gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,fma")
 
 namespace tokenbutler {
 namespace {
@@ -106,7 +105,7 @@ template <int kHeads, int kLines, int kTiles>
   constexpr int kAndOr = 0xea;  // (a & b) | c
   const int num_lines = kLines == 0 ? p.layout->padded_dim() / (2 * kTableChannels) : kLines;
   const std::byte* codes_at = p.records[block] + offset;
-  const std::byte* ahead = p.records[block + kSketchBlocksAhead] + offset;
+  const std::byte* ahead = p.records[block + p.codes_ahead] + offset;
   __m512i sums[kHeads][kTiles];
   for (int h = 0; h < kHeads; ++h) {
     for (int t = 0; t < kTiles; ++t) sums[h][t] = begin;
@@ -158,7 +157,7 @@ template <int kHeads, int kLines>
   const size_t codes_offset = p.layout->codes_offset(), tile_bytes = p.layout->sub_block_bytes();
   SumTables tables;
   for (int block = 0; block < p.num_blocks; ++block) {
-    const std::byte* fetch = p.records[block + kSketchBatchBlocks];
+    const std::byte* fetch = p.records[block + kSketchScalesAhead];
     for (size_t at = 0; at < codes_offset; at += kLineBytes) __builtin_prefetch(fetch + at);
     const int tile = block * num_tiles;
     MakeTables<kHeads>(p, block, &tables);
@@ -182,10 +181,7 @@ void ScoreTilesOfLines(const SketchTiles& p) {
   kScores[p.num_heads - 1](p);
 }
 
-bool FindVbmi() {
-  return HasVnni() && __builtin_cpu_supports("avx512vbmi") != 0 &&
-         __builtin_cpu_supports("avx512vbmi2") != 0;
-}
+bool FindVbmi() { return HasVnni() && __builtin_cpu_supports("avx512vbmi") != 0; }
 
 std::atomic<bool>& Vbmi() {
   static std::atomic<bool> vbmi{FindVbmi()};
@@ -199,42 +195,6 @@ void ScoreTilesVbmi(const SketchTiles& p) {
   ScoreTilesOfLines<0>(p);
 }
 
-// Four tiles at a time: indices within them are bytes, and few pass, so that the first 16 are
-// nearly always all.
-[[TOKENBUTLER_VBMI]] int ListPassedVbmi(const uint16_t* passed, int num_tiles, uint16_t* out) {
-  constexpr int kTiles = 4, kFew = 16;
-  alignas(64) static constexpr auto kIota = [] {
-    std::array<uint8_t, kTiles * kTokens> iota{};
-    for (int i = 0; i < kTiles * kTokens; ++i) iota[i] = static_cast<uint8_t>(i);
-    return iota;
-  }();
-  const __m512i iota = _mm512_load_si512(kIota.data());
-  int count = 0;
-  for (int tile = 0; tile < num_tiles; tile += kTiles) {
-    uint64_t mask = 0;
-    if (tile + kTiles <= num_tiles) {
-      __builtin_memcpy(&mask, passed + tile, sizeof(mask));
-    } else {
-      __builtin_memcpy(&mask, passed + tile, (num_tiles - tile) * sizeof(uint16_t));
-    }
-    const int num_passed = __builtin_popcountll(mask);
-    const int first = tile * kTokens;
-    const __m512i indices = _mm512_maskz_compress_epi8(mask, iota);
-    const __m256i low = _mm512_maskz_extracti64x4_epi64(0xf, indices, 0);
-    const __m256i few = _mm256_cvtepu8_epi16(_mm256_castsi256_si128(low));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + count),
-                        _mm256_add_epi16(few, _mm256_set1_epi16(static_cast<int16_t>(first))));
-    if (num_passed > kFew) {
-      alignas(64) std::array<uint8_t, kTiles * kTokens> all;
-      _mm512_store_si512(all.data(), indices);
-      for (int i = kFew; i < num_passed; ++i)
-        out[count + i] = static_cast<uint16_t>(first + all[i]);
-    }
-    count += num_passed;
-  }
-  return count;
-}
-
 bool HasVbmi() { return Vbmi().load(std::memory_order_relaxed); }
 
 void AllowVbmi(bool allowed) { Vbmi().store(allowed && FindVbmi(), std::memory_order_relaxed); }
@@ -246,7 +206,6 @@ void AllowVbmi(bool allowed) { Vbmi().store(allowed && FindVbmi(), std::memory_o
 namespace tokenbutler {
 
 void ScoreTilesVbmi(const SketchTiles&) {}
-int ListPassedVbmi(const uint16_t*, int, uint16_t*) { return 0; }
 bool HasVbmi() { return false; }
 void AllowVbmi(bool) {}
 

@@ -36,7 +36,7 @@ template <int kBits, int kHeads, int kTiles>
   }
   const int num_lines = p.layout->padded_dim() / (4 * kFields);
   const std::byte* codes_at = p.records[block] + offset;
-  const std::byte* ahead = p.records[block + kSketchBlocksAhead] + offset;
+  const std::byte* ahead = p.records[block + p.codes_ahead] + offset;
   for (int i = 0; i < num_lines; ++i) {
     __m512i lines[kTiles];
     for (int t = 0; t < kTiles; ++t) {
@@ -80,7 +80,7 @@ template <int kBits, int kHeads>
   const int num_tiles = p.layout->sub_blocks();
   const size_t codes_offset = p.layout->codes_offset(), tile_bytes = p.layout->sub_block_bytes();
   for (int block = 0; block < p.num_blocks; ++block) {
-    const std::byte* fetch = p.records[block + kSketchBatchBlocks];
+    const std::byte* fetch = p.records[block + kSketchScalesAhead];
     for (size_t at = 0; at < codes_offset; at += kLineBytes) __builtin_prefetch(fetch + at);
     int t = 0;
     for (; kHeads <= 3 && t + 4 <= num_tiles; t += 4) {

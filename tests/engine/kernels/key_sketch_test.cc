@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/kernels/cpu/sketch_codes.h"
-#include "engine/kernels/cpu/sketch_tiles.h"
+#include "engine/kernels/cpu/sketch_pass.h"
 #include "engine/kernels/top_k.h"
 #include "gtest/gtest.h"
 #include "tests/engine/kernels/sketch_testing.h"
@@ -265,6 +265,46 @@ TEST_P(KeySketchTest, TopTokensAreThoseOfPlain) {
   }
 }
 
+// However many pass, and whatever their number leaves over of what goes at once.
+TEST_P(KeySketchTest, CollectPassedCollectsWhatPassed) {
+  constexpr int kRoom = 16;  // behind the outputs
+  std::mt19937 random(1);
+  for (const int num_tiles : {0, 1, 2, 31, 32, 33, 63, 64, 65, 128, 512}) {
+    for (const double share : {0.0, 0.03, 0.3, 0.5, 1.0}) {
+      SCOPED_TRACE(testing::Message() << share << " of " << num_tiles << " tiles");
+      std::vector<float> scores(num_tiles * 16), expected_scores;
+      std::vector<uint16_t> passed(num_tiles);
+      std::vector<int32_t> positions(num_tiles), expected_positions;
+      for (int i = 0; i < num_tiles * 16; ++i) {
+        scores[i] = std::normal_distribution<float>()(random);
+        if (i % 16 == 0) positions[i / 16] = i * 3;  // with gaps, as between chosen blocks
+        if (!std::bernoulli_distribution(share)(random)) continue;
+        passed[i / 16] |= 1 << i % 16;
+        expected_scores.push_back(scores[i]);
+        expected_positions.push_back(positions[i / 16] + i % 16);
+      }
+      const SketchPass::Scores batch = {.scores = scores.data(),
+                                        .passed = passed.data(),
+                                        .positions = positions.data(),
+                                        .num_tiles = num_tiles};
+      const size_t count = expected_scores.size();
+      std::vector<float> found(count + kRoom + 1, 77), copied = found;
+      std::vector<int32_t> found_positions(count + kRoom + 1, 77);
+      ASSERT_EQ(CollectPassed(batch, found.data(), found_positions.data()), count);
+      ASSERT_EQ(CopyPassed(batch, copied.data()), count);
+      EXPECT_EQ(found.back(), 77);
+      EXPECT_EQ(copied.back(), 77);
+      EXPECT_EQ(found_positions.back(), 77);
+      found.resize(count);
+      copied.resize(count);
+      found_positions.resize(count);
+      EXPECT_EQ(found, expected_scores);
+      EXPECT_EQ(copied, expected_scores);
+      EXPECT_EQ(found_positions, expected_positions);
+    }
+  }
+}
+
 // One-bit codes have kernels of their own where there is VBMI: they are tested with and without.
 class OneBitSketchTest : public KernelTest {
  protected:
@@ -275,29 +315,6 @@ class OneBitSketchTest : public KernelTest {
 };
 INSTANTIATE_TEST_SUITE_P(Targets, OneBitSketchTest, testing::ValuesIn(RunnableTargets()),
                          TargetTestName);
-
-// However many pass, and whatever their number leaves over of what goes at once.
-TEST(SketchTilesTest, ListPassedListsTheBits) {
-  std::mt19937 random(1);
-  for (const int num_tiles : {0, 1, 2, 3, 4, 5, 8, 63, 64, 512, 4096}) {
-    for (const double share : {0.0, 0.03, 0.3, 0.5, 1.0}) {
-      SCOPED_TRACE(testing::Message() << share << " of " << num_tiles << " tiles");
-      std::vector<uint16_t> passed(num_tiles), expected;
-      for (int i = 0; i < num_tiles * 16; ++i) {
-        if (std::bernoulli_distribution(share)(random)) {
-          passed[i / 16] |= 1 << i % 16;
-          expected.push_back(static_cast<uint16_t>(i));
-        }
-      }
-      for (const auto list : {ListPassed, ListPassedVbmi}) {
-        if (list == ListPassedVbmi && !HasVbmi()) continue;
-        std::vector<uint16_t> found(expected.size() + 32);
-        found.resize(list(passed.data(), num_tiles, found.data()));
-        ASSERT_EQ(found, expected);
-      }
-    }
-  }
-}
 
 TEST_P(OneBitSketchTest, VbmiCanBeRuledOut) {
   const bool has_vbmi = HasVbmi();
