@@ -27,7 +27,8 @@ class SketchScanner : public KeyScanner {
   void Reserve(const KvLayout&, int, int max_tokens, int max_found) override {
     if (scan_fraction_ < 1) {
       const int max_blocks = max_tokens / sketch_.block_size + 1;
-      for (Layer& layer : layers_) layer.best_blocks.Reserve(num_kv_heads_, max_blocks, max_found);
+      for (Layer& layer : layers_) layer.best_blocks.Reserve(num_kv_heads_, max_blocks);
+      BestBlocks::Reserve(num_kv_heads_, max_blocks, &block_masses_);
     }
     SketchScanParams::Head longest;
     longest.end = max_tokens;
@@ -88,7 +89,8 @@ class SketchScanner : public KeyScanner {
       num_scored += SketchScanTokens(sketch_, scans_[h]);
     }
     if (scan_fraction_ < 1 && !only_best) {
-      layer.best_blocks.Rank(*found, sketch_.block_size, scan_fraction_, begin, end, count);
+      layer.best_blocks.Rank(*found, sketch_.block_size, scan_fraction_, begin, end, count,
+                             &block_masses_, *context.pool);
     }
     return num_scored;
   }
@@ -104,6 +106,7 @@ class SketchScanner : public KeyScanner {
   const int num_kv_heads_;
   std::vector<Layer> layers_;
   AlignedBytes workspace_;
+  BestBlocks::Masses block_masses_;
   std::vector<SketchScanParams::Head> scans_;
 };
 
@@ -122,11 +125,9 @@ int64_t SketchScannerBytes(const AttentionParams& params, const KvLayout& layout
   int64_t bytes =
       kv_heads * static_cast<int64_t>(SketchScanWorkspaceBytes(absl::MakeConstSpan(&longest, 1)));
   if (params.scan_fraction < 1) {
-    // A list of each layer and KV head; their masses, and a weight for each token found.
+    // A list of each layer and KV head, and masses.
     const int64_t blocks = max_tokens / layout.block_size + 1;
-    const int64_t found = ScanningSelector::MostFound(params, max_tokens);
-    bytes += num_layers * (kv_heads + 1) * blocks * int64_t{sizeof(int32_t)} +
-             num_layers * found * int64_t{sizeof(float)};
+    bytes += (num_layers * int64_t{sizeof(int32_t)} + int64_t{sizeof(float)}) * kv_heads * blocks;
   }
   return bytes;
 }
