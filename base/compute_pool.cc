@@ -45,10 +45,31 @@ void FutexWake(std::atomic<uint32_t>* word, int count) {
   syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
 }
 
+uint64_t PackRange(uint32_t begin, uint32_t end) { return uint64_t{begin} << 32 | end; }
+
+// Takes the first task of a range, or the last. False: there is none.
+//
+// A claim can only succeed while the range is of the current job, whenever its value was read: one
+// without tasks is never claimed from, and one that still has some is not written but by claims.
+bool Claim(std::atomic<uint64_t>* range, bool first, uint32_t* task) {
+  uint64_t left = range->load(std::memory_order_relaxed);
+  for (;;) {
+    const auto begin = static_cast<uint32_t>(left >> 32), end = static_cast<uint32_t>(left);
+    if (begin >= end) return false;
+    *task = first ? begin : end - 1;
+    const uint64_t rest = first ? PackRange(begin + 1, end) : PackRange(begin, end - 1);
+    // Acquires the job, which was released with the range.
+    if (range->compare_exchange_weak(left, rest, std::memory_order_acquire,
+                                     std::memory_order_relaxed)) {
+      return true;
+    }
+  }
+}
+
 }  // namespace
 
-ComputePool::ComputePool(int num_threads) {
-  for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this] { WorkerLoop(); });
+ComputePool::ComputePool(int num_threads) : shares_(static_cast<size_t>(num_threads)) {
+  for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { WorkerLoop(i); });
 }
 
 ComputePool::~ComputePool() {
@@ -62,16 +83,21 @@ void ComputePool::Run(int num_tasks, TaskFn call, const void* fn) {
   const uint32_t total = static_cast<uint32_t>(num_tasks);
   call_.store(call, std::memory_order_relaxed);
   fn_.store(fn, std::memory_order_relaxed);
-  num_tasks_.store(total, std::memory_order_relaxed);
   num_done_.store(0, std::memory_order_relaxed);
-  const uint64_t epoch = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
-  ticket_.store(epoch << 32 | total, std::memory_order_release);
+  const auto num_shares = static_cast<uint32_t>(shares_.size());
+  const uint32_t each = total / num_shares, rest = total % num_shares;
+  uint32_t begin = 0;
+  for (uint32_t i = 0; i < num_shares; ++i) {
+    const uint32_t end = begin + each + (i < rest ? 1 : 0);
+    shares_[i].range.store(PackRange(begin, end), std::memory_order_release);
+    begin = end;
+  }
   // Sequentially consistent with a worker's num_sleeping_: either we see the sleeper and wake it,
   // or its futex call sees the new generation and does not sleep.
   generation_.fetch_add(1);
   if (num_sleeping_.load() != 0) FutexWake(&generation_, num_tasks - 1);
 
-  RunTasks();
+  RunTasks(0);
 
   const auto all_done = [&] { return num_done_.load(std::memory_order_acquire) == total; };
   if (SpinUntil(all_done)) return;
@@ -84,30 +110,32 @@ void ComputePool::Run(int num_tasks, TaskFn call, const void* fn) {
   caller_sleeps_.store(0);
 }
 
-void ComputePool::RunTasks() {
-  uint64_t ticket = ticket_.load(std::memory_order_acquire);
-  while (static_cast<uint32_t>(ticket) != 0) {
-    const TaskFn call = call_.load(std::memory_order_relaxed);
-    const void* fn = fn_.load(std::memory_order_relaxed);
-    const uint32_t total = num_tasks_.load(std::memory_order_relaxed);
-    const uint32_t unclaimed = static_cast<uint32_t>(ticket);
-    if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
-                                       std::memory_order_acquire)) {
-      continue;
-    }
-    call(fn, static_cast<int>(total - unclaimed));
-    // After the last increment the caller may return and publish the next job.
-    const uint32_t done = num_done_.fetch_add(1) + 1;
-    if (done == total && caller_sleeps_.load() != 0) FutexWake(&num_done_, 1);
-    ticket = ticket_.load(std::memory_order_acquire);
+void ComputePool::RunTasks(int self) {
+  uint32_t num_run = 0, task = 0;
+  // The job is looked at anew for each task: of a claim's, which nothing changes before it is
+  // counted.
+  const auto run = [&] {
+    call_.load(std::memory_order_relaxed)(fn_.load(std::memory_order_relaxed),
+                                          static_cast<int>(task));
+    ++num_run;
+  };
+  while (Claim(&shares_[self].range, /*first=*/true, &task)) run();
+  const int num_shares = num_threads();
+  for (int i = 1; i < num_shares; ++i) {
+    std::atomic<uint64_t>& others = shares_[(self + i) % num_shares].range;
+    while (Claim(&others, /*first=*/false, &task)) run();
   }
+  if (num_run == 0) return;
+  // After the last thread has counted, the caller may return and publish the next job.
+  num_done_.fetch_add(num_run);
+  if (caller_sleeps_.load() != 0) FutexWake(&num_done_, 1);
 }
 
-void ComputePool::WorkerLoop() {
+void ComputePool::WorkerLoop(int self) {
   for (;;) {
     const uint32_t seen = generation_.load();
     if (stop_.load()) return;
-    RunTasks();
+    RunTasks(self);
     const auto published = [&] { return generation_.load(std::memory_order_acquire) != seen; };
     if (num_steps_.load(std::memory_order_relaxed) > 0 && SpinUntil(published)) continue;
     num_sleeping_.fetch_add(1);

@@ -8,9 +8,10 @@
 namespace tokenbutler {
 
 // The threads that run our CPU kernels: the caller and num_threads - 1 workers. Work is a number
-// of independent tasks; whoever is free claims the next one, so a worker that wakes late or is
-// descheduled delays nobody but the task it holds. Kernels must give the same bits whichever
-// thread runs a task.
+// of independent tasks, and each thread begins with consecutive ones of its own, in ascending
+// order: what it reads and writes is together, and no other thread's cache line stands in its way.
+// Who has none left takes others' last ones, so a worker that wakes late or is descheduled delays
+// nobody but the task it holds. Kernels must give the same bits whichever thread runs a task.
 //
 // One thread at a time may call ParallelFor (the engine thread); tasks must not call it again.
 // Nothing is allocated per call. Idle workers sleep on a futex; inside a StepScope they first spin
@@ -24,7 +25,7 @@ class ComputePool {
   ComputePool(const ComputePool&) = delete;
   ComputePool& operator=(const ComputePool&) = delete;
 
-  int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
+  int num_threads() const { return static_cast<int>(shares_.size()); }
 
   // Calls fn(task) once for each task in [0, num_tasks), on the caller and the workers, and returns
   // when all calls have returned; what they wrote is then visible to the caller. `fn` is any
@@ -57,25 +58,32 @@ class ComputePool {
  private:
   using TaskFn = void (*)(const void* fn, int task);
 
-  void Run(int num_tasks, TaskFn call, const void* fn);
-  // Claims and runs tasks until none is left to claim.
-  void RunTasks();
-  void WorkerLoop();
+  // The tasks that are left of one thread's: those in [upper half, lower half) of `range`.
+  struct alignas(64) Share {
+    std::atomic<uint64_t> range{0};
+  };
 
-  // The job of the current epoch. Written by the caller before `ticket_` is published; they only
-  // change once every task of the epoch is done, so a successful claim proves they were stable.
-  std::atomic<TaskFn> call_{nullptr};
+  void Run(int num_tasks, TaskFn call, const void* fn);
+  // Claims and runs tasks, those of shares_[self] first, until none is left to claim.
+  void RunTasks(int self);
+  void WorkerLoop(int self);
+
+  // What each thread writes at other times has a cache line of its own: where threads are cores
+  // with different caches, each line that goes to and fro costs hundreds of nanoseconds.
+
+  // The caller's: the current job. It is written before the shares are, and only changes once all
+  // tasks are done: whoever has claimed a task and not yet counted it in num_done_ may read it.
+  alignas(64) std::atomic<TaskFn> call_{nullptr};
   std::atomic<const void*> fn_{nullptr};
-  std::atomic<uint32_t> num_tasks_{0};
-  // Upper half: epoch. Lower half: tasks not yet claimed.
-  alignas(64) std::atomic<uint64_t> ticket_{0};
-  alignas(64) std::atomic<uint32_t> num_done_{0};
-  std::atomic<uint32_t> caller_sleeps_{0};
   // Counts published jobs; what workers sleep on.
-  alignas(64) std::atomic<uint32_t> generation_{0};
-  std::atomic<uint32_t> num_sleeping_{0};
+  std::atomic<uint32_t> generation_{0};
   std::atomic<int> num_steps_{0};  // live StepScopes
   std::atomic<bool> stop_{false};
+  std::vector<Share> shares_;  // [num_threads()]; the caller's is first
+  // Each thread counts its tasks once, when it finds no more to claim.
+  alignas(64) std::atomic<uint32_t> num_done_{0};
+  std::atomic<uint32_t> caller_sleeps_{0};
+  alignas(64) std::atomic<uint32_t> num_sleeping_{0};
   std::vector<std::thread> workers_;
 };
 

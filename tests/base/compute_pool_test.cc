@@ -42,6 +42,34 @@ TEST(ComputePoolTest, ManyShortSections) {
   EXPECT_EQ(std::accumulate(sums.begin(), sums.end(), 0L), expected);
 }
 
+TEST(ComputePoolTest, EachThreadBeginsWithTasksOfItsOwn) {
+  ComputePool pool(2);
+  std::atomic<int> arrived{0};
+  std::vector<std::thread::id> ran_by(101);
+  pool.ParallelFor(101, [&](int task) {
+    ran_by[task] = std::this_thread::get_id();
+    if (task != 0 && task != 51) return;
+    ++arrived;
+    while (arrived.load() < 2) std::this_thread::yield();
+  });
+  EXPECT_EQ(ran_by[0], std::this_thread::get_id());
+  EXPECT_NE(ran_by[51], std::this_thread::get_id());
+}
+
+TEST(ComputePoolTest, OthersTakeTheTasksOfASlowThread) {
+  for (const int num_threads : {2, 3, 7}) {
+    ComputePool pool(num_threads);
+    std::atomic<int> num_done{0};
+    // Whoever has the first task of the last thread keeps it until all others are done.
+    const int num_tasks = 10 * num_threads, slow = num_tasks - 10;
+    pool.ParallelFor(num_tasks, [&](int task) {
+      while (task == slow && num_done.load() < num_tasks - 1) std::this_thread::yield();
+      ++num_done;
+    });
+    EXPECT_EQ(num_done.load(), num_tasks);
+  }
+}
+
 TEST(ComputePoolTest, WorkersTakePartAfterSleeping) {
   ComputePool pool(2);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));  // beyond every spin

@@ -28,8 +28,8 @@ void ForEachPiece(const SketchScoresParams& p, ComputePool& pool, const Fn& fn) 
     SketchPass pass(p.layout, p.group_size, p.softmax_scale, head.keys, head.queries, head.lse,
                     head.begin, head.end);
     pass.TakePiece(piece);
-    // What the thread will have next if all are as fast.
-    const int next = task + pool.num_threads();
+    // What the thread does next as long as it has tasks of its own.
+    const int next = task + 1;
     if (next < num_tasks) {
       const SketchScoresParams::Head& h = p.heads[next / max_tasks];
       pass.TakeNextPiece(h.keys, h.begin, h.end, next % max_tasks);

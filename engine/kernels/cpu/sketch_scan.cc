@@ -125,7 +125,7 @@ class Scan {
       // last piece.
       if (piece >= NumPieces(head) || head.num_selected != kNotYet) return;
       const HeadWorkspace w = WorkspaceOf(i);
-      Collect(head, w, piece, task + pool_.num_threads());
+      Collect(head, w, piece, task + 1);
       if (w.FinishPart() && !IsWrongGuess(head, w)) Select(head, w);
     });
   }
@@ -187,13 +187,20 @@ class Scan {
       const Sample sample = SampleOf(head);
       if (part >= sample.num_parts()) return;
       const HeadWorkspace w = WorkspaceOf(i);
-      ScoreSample(head, w, sample, part, task + pool_.num_threads() - num_tasks);
+      ScoreSample(head, w, sample, part, PieceAfterSample(task, num_tasks));
       if (!w.FinishPart()) return;
       const int count = sample.num_blocks * p_.layout.block_size;
       w.Begin(KthLargest(w.scores, count, sample.rank), NumPieces(head));
     });
   }
-  // `next_piece`: the task of ScanPieces() that the thread will probably have next, or negative.
+  // The task of ScanPieces() that the thread begins with whose last task of the sample this one
+  // probably is; -1: it has others.
+  int PieceAfterSample(int task, int num_tasks) const {
+    const int num_threads = pool_.num_threads(), share = std::max(1, num_tasks / num_threads);
+    if ((task + 1) % share != 0) return -1;
+    return task / share * static_cast<int>(p_.heads.size()) * max_pieces_ / num_threads;
+  }
+  // `next_piece`: the task of ScanPieces() that the thread does next, or negative.
   void ScoreSample(const Head& head, const HeadWorkspace& w, const Sample& sample, int part,
                    int next_piece) const {
     BatchOfBlocks room;
@@ -224,8 +231,7 @@ class Scan {
     return piece * kPieceScratch + first * size - std::max(outside, 0);
   }
 
-  // The thread that does this task will have that one next if all are as fast: what it scores
-  // first.
+  // The task that a thread does next as long as it has tasks of its own: what that scores first.
   void TakeNext(int next_task, SketchPass* pass) const {
     const size_t i = next_task / max_pieces_;
     if (i >= p_.heads.size()) return;
