@@ -52,6 +52,12 @@ void AddMass(absl::Span<const int32_t> tokens, absl::Span<const float> scores, i
 
 }  // namespace
 
+int64_t BestBlocks::MostBytes(int num_layers, int num_kv_heads, int max_blocks) {
+  const int64_t list = (int64_t{max_blocks} + kTopKScratch) * int64_t{sizeof(int32_t)};
+  const int64_t masses = int64_t{max_blocks} * int64_t{sizeof(float)};
+  return num_kv_heads * (num_layers * list + masses);
+}
+
 void BestBlocks::Reserve(int num_kv_heads, int max_blocks, Masses* masses) {
   masses->resize(static_cast<size_t>(num_kv_heads));
   for (std::vector<float>& mass : *masses) mass.reserve(static_cast<size_t>(max_blocks));

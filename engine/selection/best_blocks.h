@@ -14,6 +14,9 @@ namespace tokenbutler {
 // token at every step, but mostly within the same blocks.
 class BestBlocks {
  public:
+  // Of as many layers' lists, and of what Rank() works in.
+  static int64_t MostBytes(int num_layers, int num_kv_heads, int max_blocks);
+
   // What Rank() works in: attention mass per KV head and block. One serves all layers.
   using Masses = std::vector<std::vector<float>>;
   static void Reserve(int num_kv_heads, int max_blocks, Masses* masses);

@@ -125,9 +125,8 @@ int64_t SketchScannerBytes(const AttentionParams& params, const KvLayout& layout
   int64_t bytes =
       kv_heads * static_cast<int64_t>(SketchScanWorkspaceBytes(absl::MakeConstSpan(&longest, 1)));
   if (params.scan_fraction < 1) {
-    // A list of each layer and KV head, and masses.
-    const int64_t blocks = max_tokens / layout.block_size + 1;
-    bytes += (num_layers * int64_t{sizeof(int32_t)} + int64_t{sizeof(float)}) * kv_heads * blocks;
+    const int max_blocks = max_tokens / layout.block_size + 1;
+    bytes += BestBlocks::MostBytes(num_layers, layout.num_kv_heads, max_blocks);
   }
   return bytes;
 }

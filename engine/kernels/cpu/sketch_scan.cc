@@ -126,7 +126,7 @@ class Scan {
       if (piece >= NumPieces(head) || head.num_selected != kNotYet) return;
       const HeadWorkspace w = WorkspaceOf(i);
       Collect(head, w, piece, task + 1);
-      if (w.FinishPart() && !IsWrongGuess(head, w)) Select(head, w);
+      if (w.FinishPart()) Select(head, w);
     });
   }
 
@@ -174,8 +174,8 @@ class Scan {
     int max_parts = 0;
     for (size_t i = 0; i < p_.heads.size(); ++i) {
       Head& head = p_.heads[i];
+      head.num_selected = NumTokens(head) == 0 ? 0 : kNotYet;
       if (NumTokens(head) == 0) continue;
-      head.num_selected = kNotYet;
       const int num_parts = SampleOf(head).num_parts();
       WorkspaceOf(i).Begin(kEverything, num_parts == 0 ? NumPieces(head) : num_parts);
       max_parts = std::max(max_parts, num_parts);
@@ -213,13 +213,6 @@ class Scan {
     // Tokens outside the range take the places of the worst.
     float* end = scores + blocks.size() * p_.layout.block_size;
     std::fill(scores + count, end, kEverything);
-  }
-
-  // Whether the threshold was so high that too few scores passed it.
-  bool IsWrongGuess(const Head& head, const HeadWorkspace& w) const {
-    if (*w.threshold == kEverything) return false;
-    const int64_t passed = std::accumulate(w.counts, w.counts + NumPieces(head), int64_t{0});
-    return passed < std::min(head.k, SketchScanTokens(p_.layout, head));
   }
 
   // Where a piece writes: its place if everything passed.
@@ -280,9 +273,16 @@ class Scan {
     return count;
   }
 
+  // Chooses from what passed, unless the threshold was so high that too little did.
   void Select(Head& head, const HeadWorkspace& w) const {
+    const int64_t passed = std::accumulate(w.counts, w.counts + NumPieces(head), int64_t{0});
+    const bool is_guess = *w.threshold != kEverything;
+    if (is_guess && passed < std::min(head.k, SketchScanTokens(p_.layout, head))) return;
     const int count = Join(head, w);
     const int k = TopK(w.scores, count, head.k, head.tokens);
+    // NaN passes every threshold: chosen, it stands for numbers that did not.
+    const auto is_nan = [&](int32_t i) { return std::isnan(w.scores[i]); };
+    if (is_guess && std::any_of(head.tokens, head.tokens + k, is_nan)) return;
     head.num_selected = k;
     for (int i = 0; i < k; ++i) {
       const int at = head.tokens[i];  // >= i

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -183,6 +186,41 @@ TEST_P(SketchScanTest, WrongGuessesDoNotChangeTheResult) {
     scan.Run();
     ExpectEqualsScoresAndTopK(c, scan);
   }
+}
+
+// NaN passes every threshold, and must not stand in for numbers that did not pass one: the blocks
+// from which the threshold is guessed hold the best, so that few others pass.
+TEST_P(SketchScanTest, NoNumberIsBehindNan) {
+  for (const int spread : {12, 13, 25}) {
+    SCOPED_TRACE(spread);
+    SketchCase c({.head_dim = 32, .block_size = 16}, 3200, 2, 4, 1);
+    for (int b = 0; b < 200; ++b) {
+      auto* record = const_cast<std::byte*>(c.sketched[0].record(c.layout, b));
+      float* keys = c.keys[0].data() + b * 16 * 32;
+      const bool is_sampled = (2 * (b * 16 / 200) + 1) * 200 / 32 == b;
+      for (int i = 0; i < 16 * 32 && is_sampled; ++i) keys[i] += c.queries[0][i % 32];
+      SketchKeys({.layout = c.layout,
+                  .keys = keys,
+                  .dtype = DType::kF32,
+                  .key_stride_bytes = 32 * sizeof(float),
+                  .record = record});
+      if (is_sampled || b % spread != 1) continue;
+      const uint16_t nan = 0x7fc0;  // bf16
+      std::memcpy(record + c.layout.zeros_offset(), &nan, sizeof(nan));
+    }
+    ScanOf scan(c, {{0, 3200, 200}});
+    scan.Run();
+    ExpectEqualsScoresAndTopK(c, scan);
+    for (const float score : scan.scores(0)) ASSERT_FALSE(std::isnan(score));
+  }
+}
+
+TEST_P(SketchScanTest, AnEmptyRangeChoosesNone) {
+  const SketchCase c({.head_dim = 32}, 2000, 1, 2, 1);
+  ScanOf scan(c, {{500, 500, 10}});
+  for (SketchScanParams::Head& head : scan.heads) head.num_selected = 7;  // of an earlier scan
+  scan.Run();
+  for (const SketchScanParams::Head& head : scan.heads) EXPECT_EQ(head.num_selected, 0);
 }
 
 // Scores that are no numbers come last, and spoil no threshold.
