@@ -1,6 +1,7 @@
 #include "engine/selection/attention_params.h"
 
 #include <algorithm>
+#include <string>
 
 #include "base/enum_names.h"
 #include "base/status_details.h"
@@ -162,7 +163,11 @@ AttentionParams DefaultStagedParams() {
 
 std::string_view PolicyName(AttentionPolicy policy) { return EnumName(kPolicies, policy); }
 absl::StatusOr<AttentionPolicy> ParsePolicy(std::string_view name) {
-  return Parse(kPolicies, "attention.policy", name);
+  absl::StatusOr<AttentionPolicy> policy = Parse(kPolicies, "attention.policy", name);
+  if (policy.ok()) return policy;
+  return WithField(InvalidArgumentError("{} (quality and fast are values of attention.setting)",
+                                        std::string(policy.status().message())),
+                   "attention.policy");
 }
 std::string_view QuerySourceName(QuerySource query) { return EnumName(kQueries, query); }
 absl::StatusOr<QuerySource> ParseQuerySource(std::string_view name) {

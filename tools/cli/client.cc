@@ -65,10 +65,12 @@ std::string Generation::Offload() const {
   }
   if (!sparse) return "";
   if (steps == 0) return "no decode steps";
+  const std::string tokens =
+      fmt::format("attended to {:.1f} tokens per head and step", attended / steps);
+  if (fetched_bytes == 0) return tokens;  // nothing crosses a link, or everything had before
   return fmt::format(
-      "attended to {:.1f} tokens per head and step, {:.1f} % of them on the device already, {:.1f} "
-      "MiB fetched, stalled {:.2f} s",
-      attended / steps, 100 * hits / steps, static_cast<double>(fetched_bytes) / 0x1p20, stall);
+      "{}, {:.1f} % of them on the device already, {:.1f} MiB fetched, stalled {:.2f} s", tokens,
+      100 * hits / steps, static_cast<double>(fetched_bytes) / 0x1p20, stall);
 }
 
 std::string Generation::Summary() const {

@@ -28,7 +28,8 @@ struct Generation {
   // "12 tokens, the first after 0.31 s, 44.2 tokens/s"
   std::string Speed() const;
   // "attended to 4096.0 tokens per head and step, 97.5 % of them on the device already, 1.2 MiB
-  // fetched, stalled 0.01 s", of all completions; empty when attention was dense.
+  // fetched, stalled 0.01 s", of all completions; only the tokens where nothing was fetched; empty
+  // with the policy dense.
   std::string Offload() const;
   // The closing line(s) about it, for standard error.
   std::string Summary() const;

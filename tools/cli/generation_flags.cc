@@ -33,7 +33,8 @@ void GenerationFlags::AddTo(CLI::App* app) {
          "Which tokens are attended to: dense, sketch, exact, streaming_llm, ...; default: "
          "the server's")
       ->group(kGroup);
-  app->add_option("--setting", setting, "quality or fast: measured choices of policy and options")
+  app->add_option("--setting,--attention-setting", setting,
+                  "quality or fast: measured choices of policy and options")
       ->group(kGroup);
   app->add_option("--token-budget", token_budget, "Tokens attended per KV head and step")
       ->group(kGroup);
