@@ -65,8 +65,7 @@ std::string Generation::Offload() const {
   }
   if (!sparse) return "";
   if (steps == 0) return "no decode steps";
-  const std::string tokens =
-      fmt::format("attended to {:.1f} tokens per head and step", attended / steps);
+  std::string tokens = fmt::format("attended to {:.1f} tokens per head and step", attended / steps);
   if (fetched_bytes == 0) return tokens;  // nothing crosses a link, or everything had before
   return fmt::format(
       "{}, {:.1f} % of them on the device already, {:.1f} MiB fetched, stalled {:.2f} s", tokens,
