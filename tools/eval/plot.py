@@ -4,8 +4,9 @@
   plot.py --kl kl-*.json --tasks ruler-*.json --images docs/images --page docs/quality.md
 
 Tables go between the page's markers `<!-- measured: NAME -->` and `<!-- end -->`, NAME being kl, or a task's name (coref,
-ruler, longbench, aime: what `evaluation` says in its result). A result's fact `title` (--fact title=intervals) stands in its
-heading and in its images' names. Images: for each result of kl, divergence against budget, prediction interval and bytes
+ruler, longbench, aime: what `evaluation` says in its result). A table there with the same heading is replaced, tables of other
+models, contexts and titles stay. A result's fact `title` (--fact title=intervals) stands in its heading and in its images'
+names. Images: for each result of kl, divergence against budget, prediction interval and bytes
 moved, and, without a title, what each layer and KV head of some settings attends to; for each result of a task, its score
 against the same. Needs matplotlib (bench/requirements.txt) unless --images is left out.
 """
@@ -267,9 +268,23 @@ def draw(result, head_settings, folder):
     return [(title, path) for title, path in images if path is not None]
 
 
-def replace_between_markers(page, name, text):
-    pattern = re.compile(rf"(<!-- measured: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-    changed, count = pattern.subn(lambda match: match[1] + text + "\n" + match[2], page)
+def heading(table):
+    """What `table` is about, when it is one of ours: the bold words that it begins with."""
+    found = re.match(r"\*\*(.+?)\*\* \(", table)
+    return found[1] if found else None
+
+
+def with_tables(section, tables):
+    """The tables of a page's section, those with the headings of `tables` replaced, and what is new behind them."""
+    kept = [table.strip() for table in re.split(r"^(?=\*\*.+?\*\* \()", section, flags=re.MULTILINE)]
+    merged = {heading(table): table for table in kept if heading(table)}
+    merged.update({heading(table): table for table in tables})
+    return "\n\n".join(merged.values())
+
+
+def put_between_markers(page, name, tables):
+    pattern = re.compile(rf"(<!-- measured: {name} -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+    changed, count = pattern.subn(lambda match: match[1] + with_tables(match[2], tables) + "\n" + match[3], page)
     if count != 1:
         raise SystemExit(f"the page has {count} places '<!-- measured: {name} --> ... <!-- end -->', must have 1")
     return changed
@@ -308,7 +323,7 @@ def main():
         return
     page = options.page.read_text(encoding="utf-8")
     for name, tables in sections.items():
-        page = replace_between_markers(page, name, "\n\n".join(tables))
+        page = put_between_markers(page, name, tables)
     options.page.write_text(page, encoding="utf-8")
 
 

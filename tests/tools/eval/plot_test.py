@@ -115,6 +115,21 @@ class PlotTest(unittest.TestCase):
         self.assertLess(page.index("| 512 | sketch |"), page.index("Between"))
         self.assertGreater(page.index("| vt |"), page.index("Between"))
 
+    def test_tables_of_other_results_stay_on_the_page(self):
+        result = json.loads((self.folder / "kl.json").read_text(encoding="utf-8"))
+        self.write("title.json", {**result, "title": "intervals"})
+        self.write("papers.json", {**self.tasks, "question": "papers"})
+        (self.folder / "page.md").write_text(PAGE, encoding="utf-8")
+        self.run_script("--kl", "kl.json", "title.json", "--tasks", "ruler.json", "papers.json", "--page", "page.md")
+        before = (self.folder / "page.md").read_text(encoding="utf-8")
+        self.write("kl.json", {**result, "commit": "fffffff"})
+        done = self.run_script("--kl", "kl.json", "--page", "page.md")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        after = (self.folder / "page.md").read_text(encoding="utf-8")
+        self.assertEqual(after, before.replace("abc1234", "fffffff", 1), "the first table's commit, and nothing else")
+        headings = [line.split(" (")[0] for line in after.split("\n") if line.startswith("**")]
+        self.assertEqual(headings, ["**small-1b, 4K**", "**small-1b, 4K, intervals**", "**small-1b, 4K, strict**", "**small-1b, 4K, papers**"])
+
     def test_what_is_no_result_ends_with_a_sentence(self):
         for text in ("{", "", "[]", "{}", '{"evaluation": "kl"}', '{"evaluation": "kl", "rows": [{}]}', "\xff"):
             (self.folder / "bad.json").write_bytes(text.encode("latin-1"))
