@@ -220,7 +220,8 @@ def peers_table(result):
     header = ["context", "llama.cpp, ms"]
     for setting in settings:
         header += [f"{setting}, ms", "llama.cpp / " + setting]
-    text = (f"**{short_name(result)}** ({result['cpu']}, {result['threads']} threads), llama-cpp-python {result['llama_cpp_python']}, "
+    measured = ", ".join([*([result["date"]] if "date" in result else []), result["cpu"], f"{result['threads']} threads"])
+    text = (f"**{short_name(result)}** ({measured}), llama-cpp-python {result['llama_cpp_python']}, "
             f"f16 KV cache, a file of {result['llama_file_bytes'] / 1e6:.0f} MB; ours {result['ours_dtype']}, "
             f"{result['ours_weight_bytes'] / 1e6:.0f} MB of weights, budget {result['token_budget']}.\n\n")
     return text + markdown_table(header, rows)

@@ -7,6 +7,7 @@ llama.cpp prefills its first tokens; deeper contexts are filled with copies of t
 """
 
 import argparse
+import datetime
 import json
 import os
 import statistics
@@ -88,7 +89,8 @@ def main():
     print(file=sys.stderr)
 
     report = {"benchmark": "sparse decode beside llama.cpp", "model": facts["model"], "cpu": facts["cpu"],
-              "threads": options.threads, "llama_cpp_python": llama_cpp.__version__, "token_budget": options.budget,
+              "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(), "threads": options.threads,
+              "llama_cpp_python": llama_cpp.__version__, "token_budget": options.budget,
               "llama_file_bytes": os.path.getsize(options.model), "ours_weight_bytes": facts["weight_bytes_per_step"],
               "ours_dtype": facts["dtype"], "rows": rows}
     for name, value in report.items():

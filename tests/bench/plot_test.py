@@ -104,7 +104,7 @@ class PlotTest(unittest.TestCase):
                                            "sent_ahead": 0.5, "kb_per_token": 123.4, "modelled_device_gb": 1.25, "modelled_mb": 8.0,
                                            "modelled_link_ms": 0.32, "modelled_stall_ms": 0.64, "modelled_stall_share": 0.08,
                                            "mean_kl": 0.05, "documents": 3}]})
-        self.write("peers.json", {"cpu": "A CPU", "threads": 2, "model": "Other.gguf", "llama_cpp_python": "1.2", "token_budget": 4096,
+        self.write("peers.json", {"date": "2030-01-02", "cpu": "A CPU", "threads": 2, "model": "Other.gguf", "llama_cpp_python": "1.2", "token_budget": 4096,
                                   "llama_file_bytes": 5e8, "ours_weight_bytes": 1e9, "ours_dtype": "bfloat16",
                                   "rows": [{"depth": 4096, "llama_ms": 20.0, "llama": "prefilled", "fast_ms": 10.0, "llama_over_fast": 2.0},
                                            {"depth": 262144, "llama_ms": 900.0, "llama": "filled", "fast_ms": 30.0,
@@ -112,6 +112,7 @@ class PlotTest(unittest.TestCase):
         output = self.run_script("--link", "link.json", "--peers", "peers.json").stdout
         self.assertIn("*Modelled*: a step of 8 ms.", output)
         self.assertIn("| fast | deferred | 768 | 97.5 % | 50 % | 123 | 1.2 | 8.0 | 0.32 | 0.64 | 8.0 % | 0.0500 |", output)
+        self.assertIn("**other** (2030-01-02, A CPU, 2 threads), llama-cpp-python 1.2, ", output)
         self.assertIn("| 4K | 20.0 | 10.0 | 2.0 |", output)
         self.assertIn("| 256K | 900.0 (filled) | 30.0 | 30.0 |", output)
 
