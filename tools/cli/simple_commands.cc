@@ -42,8 +42,10 @@ void PrintPredictor(const v1::GetServerInfoResponse& server) {
   if (predictor.path().empty()) {
     fmt::print("predictor none: {}\n", predictor.reason());
   } else {
-    fmt::print("predictor {} (kind {}): {}\n", predictor.path(), predictor.kind(),
-               predictor.reason());
+    const bool default_policy = server.attention().policy() == "tokenbutler";
+    fmt::print("predictor {} (kind {}): {}; {}\n", predictor.path(), predictor.kind(),
+               predictor.reason(),
+               default_policy ? "in use" : "for requests with the policy tokenbutler");
   }
 }
 
