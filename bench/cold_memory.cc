@@ -7,6 +7,8 @@
 #include <random>
 #include <utility>
 
+#include "base/prefetch.h"
+
 namespace tokenbutler {
 namespace {
 
@@ -23,7 +25,7 @@ uint64_t ReadAll(const std::byte* data, size_t bytes) {
   for (size_t at = 0; at < stream_bytes; at += sizeof(Words)) {
     for (size_t s = 0; s < kStreams; ++s) {
       const std::byte* line = data + s * stream_bytes + at;
-      __builtin_prefetch(line + kPrefetchBytes);
+      PrefetchToL1(line + kPrefetchBytes);
       mix[s] ^= *reinterpret_cast<const Words*>(line);
     }
   }
@@ -44,8 +46,8 @@ uint64_t ReadRows(const std::byte* keys, const std::byte* values, size_t row_byt
     if (i + kPrefetchRows < rows.size()) {
       const size_t next = rows[i + kPrefetchRows] * row_bytes;
       for (size_t at = next; at < next + row_bytes; at += sizeof(Words)) {
-        __builtin_prefetch(keys + at);
-        __builtin_prefetch(values + at);
+        PrefetchToL2(keys + at);
+        PrefetchToL2(values + at);
       }
     }
     const size_t row = rows[i] * row_bytes;

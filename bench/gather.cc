@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/buffer.h"
+#include "base/prefetch.h"
 #include "bench/benchmarks.h"
 #include "bench/cold_memory.h"
 #include "engine/kernels/sparse_attention.h"
@@ -132,7 +133,7 @@ class GatherCase {
       // its calls.
       const auto fetch = [&](size_t i) __attribute__((always_inline)) {
         const std::byte* row = keys[i] + offset;
-        for (size_t at = 0; at < row_bytes; at += kLine) __builtin_prefetch(row + at);
+        for (size_t at = 0; at < row_bytes; at += kLine) PrefetchToL2(row + at);
       };
       for (size_t i = 0; i < std::min(kFloorRowsAhead, count); ++i) fetch(i);
       for (size_t i = 0; i < count; ++i) {

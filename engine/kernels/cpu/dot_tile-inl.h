@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "base/dtype.h"
+#include "base/prefetch.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -160,7 +161,7 @@ HWY_INLINE void DotTile(const X* const (&x)[kRows], const W* const (&w)[kTileOut
     for (int o = 0; o < kTileOuts; ++o) {
       weights[o] = LoadFloats(d, w[o] + i);
       if constexpr (kPrefetch) {
-        __builtin_prefetch(reinterpret_cast<const char*>(w[o] + i) + prefetch_bytes);
+        PrefetchToL2(reinterpret_cast<const char*>(w[o] + i) + prefetch_bytes);
       }
     }
     for (int r = 0; r < kRows; ++r) {

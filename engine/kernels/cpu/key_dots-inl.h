@@ -14,6 +14,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/prefetch.h"
 #include "engine/kernels/cpu/dot_tile-inl.h"
 #include "hwy/highway.h"
 #include "offload/kv_layout.h"
@@ -33,7 +34,7 @@ template <class T>
 HWY_INLINE void PrefetchRow(const T* row, int head_dim) {
   const auto* bytes = reinterpret_cast<const char*>(row);
   const size_t row_bytes = head_dim * sizeof(T);
-  for (size_t at = 0; at < row_bytes; at += 64) __builtin_prefetch(bytes + at);
+  for (size_t at = 0; at < row_bytes; at += 64) PrefetchToL2(bytes + at);
 }
 
 // Lanes of a float vector.
@@ -271,7 +272,7 @@ struct TileRows {
 
   HWY_INLINE void PrefetchKey(int t, int head_dim) const {
     PrefetchRow(keys[t], head_dim);
-    if constexpr (kHasScale<T>) __builtin_prefetch(scales[t]);
+    if constexpr (kHasScale<T>) PrefetchToL2(scales[t]);
   }
 };
 

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/prefetch.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -59,7 +61,7 @@ Tile(const LinearParams& p, int row, int out, int out_end) {
     __m512bh weights[kTileOuts];
     for (int o = 0; o < kTileOuts; ++o) {
       weights[o] = (__m512bh)_mm512_loadu_si512(w[o] + i);
-      __builtin_prefetch(reinterpret_cast<const char*>(w[o] + i) + prefetch);
+      PrefetchToL2(reinterpret_cast<const char*>(w[o] + i) + prefetch);
     }
     for (int r = 0; r < kRows; ++r) {
       const __m512bh values = (__m512bh)_mm512_loadu_si512(x[r] + i);

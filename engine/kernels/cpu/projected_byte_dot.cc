@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/prefetch.h"
 #include "engine/kernels/cpu/projected_logits.h"
 #include "engine/kernels/kernel_target.h"
 
@@ -32,7 +33,7 @@ template <int kLines, bool kMax>
     __m512i lines[kLines > 0 ? kLines : 1];
     for (int i = 0; i < num_lines; ++i) {
       if constexpr (kLines > 0) lines[i] = _mm512_load_si512(at + i * 64);
-      __builtin_prefetch(ahead + i * 64);
+      PrefetchToL1(ahead + i * 64);
     }
     float* row = out + static_cast<ptrdiff_t>(s - first) * 16;
     __m512 best = _mm512_set1_ps(-__builtin_inff());

@@ -4,6 +4,7 @@
 #include <array>
 #include <numeric>
 
+#include "base/prefetch.h"
 #include "engine/kernels/kernel_target.h"
 
 namespace tokenbutler {
@@ -87,7 +88,7 @@ void SketchPass::EndBlocks() {
   // What no batch before has begun to load.
   for (int b = 0; b < std::min(num_blocks_, kSketchScalesAhead); ++b) {
     const size_t to = b < codes_ahead_ ? layout_.record_bytes() : layout_.codes_offset();
-    for (size_t at = 0; at < to; at += 64) __builtin_prefetch(records_[b] + at);
+    for (size_t at = 0; at < to; at += 64) PrefetchToL2(records_[b] + at);
   }
 }
 

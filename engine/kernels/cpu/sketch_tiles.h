@@ -18,9 +18,8 @@ constexpr int kSketchMaxDim = 256;
 // Kernels begin to load scales and zeros this many blocks before they use them: whole batches,
 // since these are read when a batch begins.
 constexpr int kSketchScalesAhead = 2 * kSketchBatchBlocks;
-// And codes about this many bytes before, which stay in the L1 cache until then. Nearer, reading
-// two threads' worth of memory at once is not fast enough: no prefetcher of the processor helps
-// where pages or runs of records end.
+// And codes about this many bytes before. Nearer, reading two threads' worth of memory at once is
+// not fast enough: no prefetcher of the processor helps where pages or runs of records end.
 constexpr int kSketchCodeBytesAhead = 12 << 10;
 // In blocks.
 inline int SketchCodesAhead(const SketchLayout& layout) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/prefetch.h"
 #include "engine/kernels/cpu/sketch_tiles.h"
 
 #if defined(__x86_64__)
@@ -118,7 +119,7 @@ template <int kBits>
     const int block = tile / sub_blocks;
     const size_t offset = codes_offset + tile % sub_blocks * tile_bytes;
     const std::byte* ahead = p.records[block + p.codes_ahead] + offset;
-    for (size_t at = 0; at < tile_bytes; at += kLineBytes) __builtin_prefetch(ahead + at);
+    for (size_t at = 0; at < tile_bytes; at += kLineBytes) PrefetchToL1(ahead + at);
     float* scores = p.scores + tile * kTokens;
     ScoreHeads<kBits>(p, block, p.records[block] + offset, scores);
     const int low =

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 
+#include "base/prefetch.h"
 #include "engine/kernels/cpu/sketch_tiles.h"
 
 #if defined(__x86_64__)
@@ -116,7 +117,7 @@ template <int kHeads, int kLines, int kTiles>
     for (int t = 0; t < kTiles; ++t) {
       const int at = (t * num_lines + i) * kLineBytes;
       const __m512i line = LoadOnce(codes_at + at);
-      __builtin_prefetch(ahead + at);
+      PrefetchToL2(ahead + at);
       entries[0][t] = _mm512_ternarylogic_epi32(line, nibble, table_of_byte, kAndOr);
       entries[1][t] =
           _mm512_ternarylogic_epi32(_mm512_srli_epi16(line, 4), nibble, table_of_byte, kAndOr);
@@ -158,7 +159,7 @@ template <int kHeads, int kLines>
   SumTables tables;
   for (int block = 0; block < p.num_blocks; ++block) {
     const std::byte* fetch = p.records[block + kSketchScalesAhead];
-    for (size_t at = 0; at < codes_offset; at += kLineBytes) __builtin_prefetch(fetch + at);
+    for (size_t at = 0; at < codes_offset; at += kLineBytes) PrefetchToL2(fetch + at);
     const int tile = block * num_tiles;
     MakeTables<kHeads>(p, block, &tables);
     int t = 0;

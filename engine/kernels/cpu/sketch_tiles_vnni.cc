@@ -1,5 +1,6 @@
 // vpdpbusd for scans of low-bit keys. As in linear_bf16.cc, the functions carry their instruction
 // set as an attribute instead of the file as a compiler flag.
+#include "base/prefetch.h"
 #include "engine/kernels/cpu/sketch_tiles.h"
 
 #if defined(__x86_64__)
@@ -42,7 +43,7 @@ template <int kBits, int kHeads, int kTiles>
     for (int t = 0; t < kTiles; ++t) {
       const int at = (t * num_lines + i) * kLineBytes;
       lines[t] = _mm512_load_si512(codes_at + at);
-      __builtin_prefetch(ahead + at);
+      PrefetchToL2(ahead + at);
     }
 #pragma GCC unroll 8
     for (int n = 0; n < kFields; ++n) {
@@ -81,7 +82,7 @@ template <int kBits, int kHeads>
   const size_t codes_offset = p.layout->codes_offset(), tile_bytes = p.layout->sub_block_bytes();
   for (int block = 0; block < p.num_blocks; ++block) {
     const std::byte* fetch = p.records[block + kSketchScalesAhead];
-    for (size_t at = 0; at < codes_offset; at += kLineBytes) __builtin_prefetch(fetch + at);
+    for (size_t at = 0; at < codes_offset; at += kLineBytes) PrefetchToL2(fetch + at);
     int t = 0;
     for (; kHeads <= 3 && t + 4 <= num_tiles; t += 4) {
       ScoreSome<kBits, kHeads, 4>(p, block, block * num_tiles + t, codes_offset + t * tile_bytes);
