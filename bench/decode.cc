@@ -143,6 +143,7 @@ class DecodeBenchmark {
     const double floor_ms = bytes.FloorMs(weights, read, gather);
     const double ms = Median(samples.mean_ms);
     std::vector<double> speedups;
+    speedups.reserve(samples.mean_ms.size());
     for (size_t r = 0; r < samples.mean_ms.size(); ++r) {
       speedups.push_back(samples.dense_ms[r] / samples.mean_ms[r]);
     }

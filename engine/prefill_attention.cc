@@ -49,7 +49,8 @@ class AlignedArray {
     const size_t padded = size + kAlignment / sizeof(T);
     if (storage_.size() < padded) storage_ = std::vector<T>(padded);
     const auto address = reinterpret_cast<uintptr_t>(storage_.data());
-    return storage_.data() + (kAlignment - address % kAlignment) % kAlignment / sizeof(T);
+    const size_t skipped = (kAlignment - address % kAlignment) % kAlignment / sizeof(T);
+    return storage_.data() + skipped;
   }
 
  private:

@@ -77,7 +77,7 @@ std::optional<int64_t> ParseInt(const JinjaText& text, int64_t base) {
 JinjaResult Int(JinjaRun& run, const JinjaValue& value, const JinjaArgs& args) {
   Pointers a;
   RETURN_IF_ERROR(BindJinjaArgs("int", args, {"default", "base"}, 0, &a));
-  const JinjaValue missing = a[0] == nullptr ? JinjaValue(int64_t{0}) : *a[0];
+  JinjaValue missing = a[0] == nullptr ? JinjaValue(int64_t{0}) : *a[0];
   if (value.is_undefined()) return JinjaUndefinedError(value);
   if (const std::optional<int64_t> integer = value.as_int()) return JinjaValue(*integer);
   std::optional<double> number = value.as_number();

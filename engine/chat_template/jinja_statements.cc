@@ -226,6 +226,7 @@ JinjaValue JinjaRun::MakeMacro(const JinjaNode& node) {
   const bool named = node.kind == JinjaNode::Kind::kMacro;
   macro->repr = named ? fmt::format("<Macro '{}'>", node.name) : "<Macro anonymous>";
   std::vector<JinjaValue> parameters;
+  parameters.reserve(node.parameters.size());
   for (const JinjaNode::Parameter& parameter : node.parameters) {
     parameters.push_back(JinjaValue::Text(parameter.target->name));
   }

@@ -116,6 +116,7 @@ class JsonWriter {
 
   absl::Status WriteObject(const JinjaDict& dict) {
     std::vector<const std::pair<JinjaValue, JinjaValue>*> entries;
+    entries.reserve(dict.entries.size());
     for (const auto& entry : dict.entries) entries.push_back(&entry);
     if (style_.sort_keys) {
       RETURN_IF_ERROR(StableSort(

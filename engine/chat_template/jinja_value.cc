@@ -249,6 +249,7 @@ absl::StatusOr<std::vector<JinjaValue>> JinjaItems(const JinjaValue& value) {
   }
   if (const JinjaDict* dict = value.as_dict()) {
     std::vector<JinjaValue> keys;
+    keys.reserve(dict->entries.size());
     for (const auto& [key, unused] : dict->entries) keys.push_back(key);
     return keys;
   }

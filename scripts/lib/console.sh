@@ -7,6 +7,8 @@ CACHE=$(realpath -m "${TOKENBUTLER_CACHE:-$HOME/.cache/tokenbutler}")
 readonly CACHE
 readonly TORCH_ROOT=$CACHE/torch-2.11.0
 readonly TEST_VENV=$CACHE/test-venv
+readonly CLANG_TIDY_ROOT=$CACHE/clang-tidy-23.1.4
+readonly CLANG_TIDY=$CLANG_TIDY_ROOT/clang_tidy/data/bin/clang-tidy
 readonly DEMO_MODEL=$CACHE/models/SmolLM2-135M-Instruct.Q4_1.gguf
 export TOKENBUTLER_CACHE=$CACHE
 

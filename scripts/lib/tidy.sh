@@ -20,7 +20,7 @@ mkdir -p "$OUTPUT"
 
 check_one() {
   local log=$OUTPUT/${1//\//_}.log
-  if clang-tidy-14 --quiet -p build/cpu-release "$1" >"$log" 2>&1; then
+  if "$CLANG_TIDY" --quiet -p build/cpu-release "$1" >"$log" 2>&1; then
     printf 'tidy\t%s\tpassed\t\n' "$1"
   else
     grep -E '(error|warning): ' "$log" >&2 || cat "$log" >&2
@@ -28,7 +28,7 @@ check_one() {
   fi
 }
 export -f check_one
-export OUTPUT
+export OUTPUT CLANG_TIDY
 # One line per file as it finishes; lines are shorter than a pipe's atomic write.
 xargs -P "$(build_jobs)" -I{} bash -c 'check_one {}' <<<"$files" | tee -a "$1" |
   awk -v total="$num_files" '{printf "[%d/%d] %s %s\n", NR, total, $2, $3; fflush()}'

@@ -28,8 +28,10 @@ struct WordCounts {
 
 std::string Numbered(const std::vector<std::string>& words) {
   std::vector<std::string> entries;
-  for (size_t i = 0; i < words.size(); ++i)
+  entries.reserve(words.size());
+  for (size_t i = 0; i < words.size(); ++i) {
     entries.push_back(fmt::format("{}. {}", i + 1, words[i]));
+  }
   return absl::StrJoin(entries, " ");
 }
 

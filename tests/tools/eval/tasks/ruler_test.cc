@@ -241,8 +241,7 @@ TEST_F(RulerTest, FrequentWordsFollowAZetaDistribution) {
   const size_t begin = sample.context.find("coded words. ") + 13;
   std::istringstream text(sample.context.substr(begin));
   std::map<std::string, int> counts;
-  int total = 0;
-  for (std::string word; text >> word; ++total) ++counts[word];
+  for (std::string word; text >> word;) ++counts[word];
   std::vector<std::pair<int, std::string>> ranked;
   for (const auto& [word, count] : counts) ranked.emplace_back(count, word);
   std::sort(ranked.rbegin(), ranked.rend());
