@@ -20,12 +20,12 @@ class AttentionCase {
     params_.layout = {.num_layers = 1,
                       .num_kv_heads = o.num_kv_heads,
                       .head_dim = o.head_dim,
-                      .dtype = DType::kBF16};
+                      .dtype = DType::kBF16,
+                      .group_blocks = KvLayout::kGroupBlocks};
     params_.num_heads = o.num_heads;
     params_.softmax_scale = 1.0f / std::sqrt(static_cast<float>(o.head_dim));
-    const size_t block_bytes = params_.layout.block_bytes();
-    for (size_t at = 0; at + block_bytes <= cache.size(); at += block_bytes) {
-      blocks_.push_back(cache.data() + at);
+    for (size_t count = 1; params_.layout.blocks_bytes(count) <= cache.size(); ++count) {
+      blocks_.push_back(cache.data() + params_.layout.block_offset(count - 1));
     }
     blocks_per_query_ = params_.layout.blocks_for(depth);
     queries_.resize(batch);

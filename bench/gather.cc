@@ -42,9 +42,10 @@ class GatherCase {
     layout_ = {.num_layers = o.num_layers,
                .num_kv_heads = o.num_kv_heads,
                .head_dim = o.head_dim,
-               .dtype = DType::kBF16};
+               .dtype = DType::kBF16,
+               .group_blocks = KvLayout::kGroupBlocks};
     for (int b = 0; b < layout_.blocks_for(depth); ++b) {
-      blocks_.push_back(cache->data() + b * layout_.block_bytes());
+      blocks_.push_back(cache->data() + layout_.block_offset(b));
     }
     std::mt19937 random(1);
     for (int i = 0; i < o.num_layers * o.num_kv_heads; ++i) {
@@ -172,8 +173,9 @@ absl::StatusOr<Report> RunGather(const GatherOptions& o, ComputePool& pool) {
     const KvLayout layout{.num_layers = o.num_layers,
                           .num_kv_heads = o.num_kv_heads,
                           .head_dim = o.head_dim,
-                          .dtype = DType::kBF16};
-    const size_t bytes = layout.blocks_for(depth) * layout.block_bytes();
+                          .dtype = DType::kBF16,
+                          .group_blocks = KvLayout::kGroupBlocks};
+    const size_t bytes = layout.blocks_bytes(layout.blocks_for(depth));
     ASSIGN_OR_RETURN(Buffer cache, Buffer::Allocate(bytes, MemoryKind::kHugePage));
     std::memset(cache.data(), 0x3c, cache.size());  // bf16 0.0115
     for (const int budget : o.budgets) {

@@ -31,9 +31,10 @@ void BlockPool::Share(absl::Span<const BlockId> blocks) {
 }
 
 void BlockPool::Release(absl::Span<const BlockId> blocks) {
-  for (const BlockId block : blocks) {
-    assert(owners_[block] > 0);
-    if (--owners_[block] == 0) free_.push_back(block);
+  // Backwards: whoever gets them next gets them in the order in which they lie in memory.
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+    assert(owners_[*block] > 0);
+    if (--owners_[*block] == 0) free_.push_back(*block);
   }
 }
 

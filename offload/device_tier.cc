@@ -1,6 +1,7 @@
 #include "offload/device_tier.h"
 
 #include <algorithm>
+#include <cassert>
 #include <limits>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@ constexpr size_t kBlockAlignment = 64;
 
 absl::StatusOr<std::unique_ptr<DeviceTier>> DeviceTier::Create(const KvLayout& layout,
                                                                int64_t capacity_bytes) {
+  assert(layout.group_blocks == 1);
   const size_t stride =
       (layout.block_bytes() + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
   if (stride == 0 || capacity_bytes < static_cast<int64_t>(stride)) {

@@ -40,8 +40,8 @@ class DeviceBlocks {
 // when they end. Engine thread only; block addresses are constant.
 class DeviceTier {
  public:
-  // For all blocks together, rounded down to whole blocks. INVALID_ARGUMENT when that is below one
-  // block, naming both; RESOURCE_EXHAUSTED when the system refuses the memory.
+  // For all blocks together, rounded down to whole blocks, each of one piece. INVALID_ARGUMENT when
+  // that is below one block, naming both; RESOURCE_EXHAUSTED when the system refuses the memory.
   static absl::StatusOr<std::unique_ptr<DeviceTier>> Create(const KvLayout& layout,
                                                             int64_t capacity_bytes);
 

@@ -18,7 +18,8 @@ namespace tokenbutler {
 class HostTier {
  public:
   struct Options {
-    // Bytes for all blocks together; rounded down to whole blocks.
+    // Bytes for all blocks together; rounded down to whole blocks. A last group that is not full
+    // has addresses for its missing blocks, too, and may take pages for them.
     int64_t capacity_bytes = 0;
     // Upper bound of one region. Few and large for pinning; several, so that one refused mapping of
     // everything does not decide.
@@ -34,23 +35,24 @@ class HostTier {
   // RESOURCE_EXHAUSTED when the system refuses the memory.
   static absl::StatusOr<HostTier> Create(const KvLayout& layout, const Options& options);
 
-  // The first byte of a block: 64-byte aligned, layout.block_bytes() long.
+  // The first byte of a block: 64-byte aligned. Where the others are is the layout's to say.
   // REQUIRES: 0 <= block < num_blocks().
   std::byte* block(BlockId block) const {
     return bases_[static_cast<size_t>(block) / blocks_per_region_] +
-           static_cast<size_t>(block) % blocks_per_region_ * stride_bytes_;
+           layout_.block_offset(static_cast<size_t>(block) % blocks_per_region_);
   }
   int num_blocks() const { return num_blocks_; }
   int num_regions() const { return static_cast<int>(regions_.size()); }
   int64_t capacity_bytes() const {
-    return int64_t{num_blocks_} * static_cast<int64_t>(stride_bytes_);
+    return int64_t{num_blocks_} * static_cast<int64_t>(block_bytes_);
   }
 
  private:
   HostTier() = default;
 
-  size_t stride_bytes_ = 0;  // block_bytes rounded up to the alignment
-  size_t blocks_per_region_ = 1;
+  KvLayout layout_;
+  size_t block_bytes_ = 0;        // rounded up to the alignment
+  size_t blocks_per_region_ = 1;  // whole groups, unless there is one region
   int num_blocks_ = 0;
   std::vector<Buffer> regions_;
   std::vector<std::byte*> bases_;  // first byte of each region

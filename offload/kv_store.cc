@@ -4,10 +4,27 @@
 #include <utility>
 
 namespace tokenbutler {
+namespace {
+
+// Fewer than usual where the blocks that the last group lacks would be more than a sixteenth of
+// all.
+int GroupBlocksFor(const KvLayout& layout, int64_t capacity_bytes) {
+  constexpr int64_t kLeastGroups = 16;
+  constexpr size_t kLine = 64;
+  if (layout.head_bytes() == 0 || layout.head_bytes() % kLine != 0) return 1;
+  const int64_t num_blocks = capacity_bytes / static_cast<int64_t>(layout.block_bytes());
+  int64_t group = KvLayout::kGroupBlocks;
+  while (group > 1 && group * kLeastGroups > num_blocks) group /= 2;
+  return static_cast<int>(group);
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<KvStore>> KvStore::Create(
-    const KvLayout& layout, const HostTier::Options& options,
+    const KvLayout& asked, const HostTier::Options& options,
     const std::optional<StagedOptions>& staged) {
+  KvLayout layout = asked;
+  layout.group_blocks = staged.has_value() ? 1 : GroupBlocksFor(layout, options.capacity_bytes);
   ASSIGN_OR_RETURN(HostTier host, HostTier::Create(layout, options));
   std::unique_ptr<KvStore> store(new KvStore(layout, std::move(host)));
   if (staged.has_value()) {
@@ -42,11 +59,24 @@ absl::StatusOr<std::unique_ptr<ResidentTokens>> KvStore::NewResidentTokens(
 }
 
 void KvStore::CopyBlock(BlockId from, BlockId to) {
-  std::memcpy(host_.block(to), host_.block(from), layout_.block_bytes());
+  const size_t stride = layout_.lane_stride();
+  for (int i = 0; i < layout_.num_lanes(); ++i) {
+    std::memcpy(host_.block(to) + i * stride, host_.block(from) + i * stride, layout_.head_bytes());
+  }
+}
+
+void KvStore::ReadBlock(BlockId from, absl::Span<std::byte> bytes) const {
+  const size_t size = layout_.head_bytes();
+  for (int i = 0; i < layout_.num_lanes(); ++i) {
+    std::memcpy(bytes.data() + i * size, host_.block(from) + i * layout_.lane_stride(), size);
+  }
 }
 
 void KvStore::WriteBlock(absl::Span<const std::byte> bytes, BlockId to) {
-  std::memcpy(host_.block(to), bytes.data(), layout_.block_bytes());
+  const size_t size = layout_.head_bytes();
+  for (int i = 0; i < layout_.num_lanes(); ++i) {
+    std::memcpy(host_.block(to) + i * layout_.lane_stride(), bytes.data() + i * size, size);
+  }
 }
 
 }  // namespace tokenbutler

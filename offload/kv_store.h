@@ -35,7 +35,10 @@ class KvStore {
     TransferOptions transfers = {};
   };
 
-  // Without `staged` the device tier is the host memory itself (`direct`).
+  // Without `staged` the device tier is the host memory itself (`direct`), and its blocks lie in
+  // groups: layout() is `layout` with the group_blocks chosen. A staged tier's blocks are of one
+  // piece, on both sides of the link: it is copied from and to in runs, and attended to in the
+  // device's memory.
   static absl::StatusOr<std::unique_ptr<KvStore>> Create(
       const KvLayout& layout, const HostTier::Options& options,
       const std::optional<StagedOptions>& staged = std::nullopt);
@@ -80,7 +83,8 @@ class KvStore {
 
   // Copies all rows of one block: a fork owns its partly filled block from then on.
   void CopyBlock(BlockId from, BlockId to);
-  // Replaces all rows of one block. REQUIRES: layout.block_bytes() bytes.
+  // All rows of one block, as a block of one piece has them. REQUIRES: layout.block_bytes() bytes.
+  void ReadBlock(BlockId from, absl::Span<std::byte> bytes) const;
   void WriteBlock(absl::Span<const std::byte> bytes, BlockId to);
 
  private:

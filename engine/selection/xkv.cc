@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "engine/selection/kv_rows.h"
@@ -22,6 +23,12 @@ int ScaledRank(int published, int hidden_size) {
 int KeyRank(const ModelConfig& config) { return ScaledRank(kPublishedKeyRank, config.hidden_size); }
 int ValueRank(const ModelConfig& config) {
   return ScaledRank(kPublishedValueRank, config.hidden_size);
+}
+
+// Of blocks that hold one layer only, with the same distances between its rows.
+KvLayout OneLayer(KvLayout layout) {
+  layout.num_layers = 1;
+  return layout;
 }
 
 class XkvSelector : public TokenSelector {
@@ -125,15 +132,16 @@ class XkvSelector : public TokenSelector {
   }
 
   // The prompt's blocks go to memory that holds one layer; later ones stay where they are. A
-  // block's base lies so many layers before its rows as the layout says, and inside the memory for
-  // every layer.
+  // block's base, where nothing is, lies so far before its rows of this layer as the layout says.
   void PlaceBlocks(const LayerContext& context) {
-    const size_t layer_bytes = context.layout->layer_bytes();
+    const KvLayout layout = OneLayer(*context.layout);
     const size_t num_blocks = static_cast<size_t>(NumPromptBlocks(context));
-    rows_.resize((num_blocks + num_layers_ - 1) * layer_bytes);
+    rows_.resize(layout.blocks_bytes(num_blocks));
     bases_.assign(context.blocks.begin(), context.blocks.end());
+    const auto rows = reinterpret_cast<uintptr_t>(rows_.data());
+    const size_t before = context.layout->key_offset(context.layer, 0);
     for (size_t b = 0; b < num_blocks; ++b) {
-      bases_[b] = rows_.data() + (b + num_layers_ - 1 - context.layer) * layer_bytes;
+      bases_[b] = reinterpret_cast<std::byte*>(rows + layout.block_offset(b) - before);
     }
   }
 
@@ -203,8 +211,8 @@ PolicyMemory Memory(const AttentionParams&, const SelectionResources& resources,
   const int64_t width = int64_t{layout.num_kv_heads} * layout.head_dim;
   const int64_t factor_rows = num_tokens + kGroupLayers * width;
   const int64_t rotations = int64_t{num_tokens} * layout.head_dim * int64_t{sizeof(float)};
-  const int64_t blocks = layout.blocks_for(num_tokens);
-  const int64_t rows = (blocks + layout.num_layers) * static_cast<int64_t>(layout.layer_bytes());
+  const auto blocks = static_cast<size_t>(layout.blocks_for(num_tokens));
+  const auto rows = static_cast<int64_t>(OneLayer(layout).blocks_bytes(blocks));
   return {.own = rows + 2 * kChunkTokens * width * int64_t{sizeof(float)},
           .shared = groups * factor_rows * ranks * int64_t{sizeof(BF16)} + rotations};
 }

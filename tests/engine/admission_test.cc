@@ -132,7 +132,8 @@ class StateRunner : public ModelRunner {
     return {.record_bytes = block_bytes / 3,
             .num_layers = 1,
             .num_kv_heads = 1,
-            .block_bytes = block_bytes};
+            .lane_bytes = block_bytes,
+            .lane_stride = block_bytes};
   }
 };
 

@@ -362,9 +362,11 @@ TEST_P(EnginePoliciesTest, AForkOfAHeldPromptScoresAsAPrefillOfItsOwn) {
   rows->num_tokens = prompt;
   const KvStore& store = model_->kv_store();
   const BlockTable held = engine_->HeldBlocks("prompt").value();
-  for (const BlockId block : held.blocks) {
-    const std::byte* bytes = store.block(block);
-    rows->blocks.insert(rows->blocks.end(), bytes, bytes + store.layout().block_bytes());
+  const size_t block_bytes = store.layout().block_bytes();
+  rows->blocks.resize(held.blocks.size() * block_bytes);
+  for (size_t b = 0; b < held.blocks.size(); ++b) {
+    store.ReadBlock(held.blocks[b],
+                    absl::MakeSpan(rows->blocks).subspan(b * block_bytes, block_bytes));
   }
   EXPECT_TRUE(engine_->DropPrompt("prompt"));
   GenerationRequest request = Ask(prompt, Params(AttentionPolicy::kSketch), 1);

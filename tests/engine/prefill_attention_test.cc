@@ -51,8 +51,9 @@ class PrefillCase {
     const std::vector<std::byte> cache = RandomCache(layout, num_blocks, 1);
     for (int b = 0; b < num_blocks; ++b) {
       table_.blocks.push_back(num_blocks - 1 - b);
-      std::copy_n(cache.data() + b * layout.block_bytes(), layout.block_bytes(),
-                  store_->block(num_blocks - 1 - b));
+      store_->WriteBlock(
+          absl::MakeConstSpan(cache).subspan(b * layout.block_bytes(), layout.block_bytes()),
+          num_blocks - 1 - b);
     }
     queries_ = RandomFloats(static_cast<size_t>(num_tokens) * query_size(), 2, query_scale);
     rows_.emplace(config_, shape.compute_dtype, *store_);

@@ -1,6 +1,8 @@
 #include "offload/kv_store.h"
 
 #include <cstring>
+#include <iterator>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -140,6 +142,106 @@ TEST(KvLayoutTest, RowsWithoutScalesFillTheBlock) {
     EXPECT_EQ(layout.block_bytes(), layout.block_size * layout.token_bytes());
     EXPECT_EQ(layout.token_bytes(), 2 * 3 * 2 * layout.row_bytes());
   }
+}
+
+// Every byte of every block, in memory's order, exactly once.
+TEST(HostTierTest, BlocksOfAGroupShareNothingAndLeaveNoGapBetweenLanes) {
+  KvLayout layout = SmallLayout();
+  layout.head_dim = 16;
+  layout.group_blocks = 4;
+  ASSERT_EQ(layout.head_bytes() % 64, 0);
+  const auto block_bytes = static_cast<int64_t>(layout.block_bytes());
+  // A region holds whole groups, the last one of the third lacks a block.
+  const auto tier = HostTier::Create(
+      layout, {.capacity_bytes = 19 * block_bytes + 5, .max_region_bytes = 9 * block_bytes});
+  ASSERT_TRUE(tier.ok()) << tier.status();
+  EXPECT_EQ(tier->num_blocks(), 19);
+  EXPECT_EQ(tier->num_regions(), 3);
+  EXPECT_EQ(tier->capacity_bytes(), 19 * block_bytes);
+  std::set<std::byte*> lanes;
+  for (BlockId block = 0; block < 19; ++block) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(tier->block(block)) % 64, 0);
+    for (int layer = 0; layer < layout.num_layers; ++layer) {
+      for (int head = 0; head < layout.num_kv_heads; ++head) {
+        std::byte* lane = tier->block(block) + layout.key_offset(layer, head);
+        EXPECT_TRUE(lanes.insert(lane).second);
+        std::memset(lane, block, layout.head_bytes());
+        if (block % 4 > 0) {
+          EXPECT_EQ(lane - layout.head_bytes(),
+                    tier->block(block - 1) + layout.key_offset(layer, head));
+        }
+      }
+    }
+  }
+  for (auto lane = lanes.begin(); std::next(lane) != lanes.end(); ++lane) {
+    EXPECT_GE(*std::next(lane) - *lane, layout.head_bytes());
+  }
+  // 16 blocks of two regions leave no gap; 3 of a group of four leave one of a lane.
+  EXPECT_EQ(tier->block(4) - tier->block(0), 4 * block_bytes);
+  EXPECT_EQ(layout.blocks_bytes(3), 4 * block_bytes);
+  EXPECT_EQ(layout.blocks_bytes(5), 8 * block_bytes);
+  for (BlockId block = 0; block < 19; ++block) {
+    for (int lane = 0; lane < layout.num_lanes(); ++lane) {
+      const std::byte* at = tier->block(block) + lane * layout.lane_stride();
+      for (size_t i = 0; i < layout.head_bytes(); ++i) {
+        ASSERT_EQ(at[i], static_cast<std::byte>(block)) << block << " lane " << lane;
+      }
+    }
+  }
+}
+
+TEST(KvStoreTest, GroupsBlocksOnlyWhereLanesAreAlignedAndLittleIsLost) {
+  KvLayout layout = SmallLayout();
+  const auto group_of = [&](int num_blocks, const std::optional<KvStore::StagedOptions>& staged) {
+    const auto capacity = static_cast<int64_t>(layout.block_bytes()) * num_blocks;
+    const auto store = KvStore::Create(layout, {.capacity_bytes = capacity}, staged);
+    EXPECT_TRUE(store.ok()) << store.status();
+    EXPECT_EQ((*store)->num_blocks(), num_blocks);
+    return (*store)->layout().group_blocks;
+  };
+  EXPECT_EQ(group_of(1000, std::nullopt), 1) << "a head has " << layout.head_bytes() << " bytes";
+  layout.head_dim = 16;
+  EXPECT_EQ(group_of(1, std::nullopt), 1);
+  EXPECT_EQ(group_of(31, std::nullopt), 1);
+  EXPECT_EQ(group_of(32, std::nullopt), 2);
+  EXPECT_EQ(group_of(255, std::nullopt), 8);
+  EXPECT_EQ(group_of(256, std::nullopt), 16);
+  EXPECT_EQ(group_of(100000, std::nullopt), 16);
+  EXPECT_EQ(group_of(1000, KvStore::StagedOptions{.device_capacity_bytes = 1 << 20}), 1)
+      << "copies to the device take whole blocks";
+}
+
+TEST(KvStoreTest, BlocksOfAGroupAreReadWrittenAndCopiedWhole) {
+  KvLayout layout = SmallLayout();
+  layout.head_dim = 16;
+  const size_t size = layout.block_bytes();
+  auto store = KvStore::Create(layout, {.capacity_bytes = static_cast<int64_t>(70 * size)});
+  ASSERT_TRUE(store.ok()) << store.status();
+  ASSERT_EQ((*store)->layout().group_blocks, 4);
+  const auto bytes_of = [&](int seed) {
+    std::vector<std::byte> bytes(size);
+    for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 7 + i / 256 + seed);
+    return bytes;
+  };
+  const auto read = [&](BlockId block) {
+    std::vector<std::byte> bytes(size);
+    (*store)->ReadBlock(block, absl::MakeSpan(bytes));
+    return bytes;
+  };
+  for (BlockId block = 0; block < 70; ++block) (*store)->WriteBlock(bytes_of(block), block);
+  (*store)->CopyBlock(6, 9);
+  for (BlockId block = 0; block < 70; ++block) {
+    EXPECT_EQ(read(block), bytes_of(block == 9 ? 6 : block)) << block;
+  }
+  // Rows are where a block of one piece has them.
+  BlockTable table;
+  table.blocks = {9, 2};
+  const KvLayout whole = layout;  // in no groups
+  const std::byte* row = (*store)->value_row(table, 1, 2, layout.block_size + 3);
+  const std::vector<std::byte> expected = bytes_of(2);
+  EXPECT_EQ(std::memcmp(row, expected.data() + whole.value_offset(1, 2) + 3 * layout.row_bytes(),
+                        layout.row_bytes()),
+            0);
 }
 
 TEST(KvStoreTest, CopyBlockCopiesEveryRowAndNothingElse) {

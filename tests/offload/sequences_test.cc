@@ -28,17 +28,25 @@ class SequencesTest : public testing::TestWithParam<int> {
 
   SequencesTest()
       : random_(GetParam()),
-        layout_{.num_layers = 2,
-                .num_kv_heads = 2,
-                .head_dim = 8,
-                .block_size = kBlockSize,
-                .dtype = DType::kF32},
+        store_(NewStore()),
+        layout_(store_->layout()),
         // One to four KV blocks' records in a state block, or no state at all.
         state_(StateLayout::For(layout_, std::vector<size_t>{0, 64, 128, 256}[GetParam() % 4])),
-        store_(*KvStore::Create(
-            layout_, {.capacity_bytes = 60 * static_cast<int64_t>(layout_.block_bytes()),
-                      .max_region_bytes = 7 * static_cast<int64_t>(layout_.block_bytes())})),
         pool_(layout_, store_->num_blocks()) {}
+
+  // Of 60 blocks in groups, which no region holds many of.
+  static std::unique_ptr<KvStore> NewStore() {
+    const KvLayout layout{.num_layers = 2,
+                          .num_kv_heads = 2,
+                          .head_dim = 8,
+                          .block_size = kBlockSize,
+                          .dtype = DType::kF32};
+    const auto block_bytes = static_cast<int64_t>(layout.block_bytes());
+    auto store = KvStore::Create(
+        layout, {.capacity_bytes = 60 * block_bytes, .max_region_bytes = 7 * block_bytes});
+    EXPECT_GT((*store)->layout().group_blocks, 1);
+    return *std::move(store);
+  }
 
   int NumBlocks(int tokens) const { return layout_.blocks_for(tokens); }
 
@@ -155,9 +163,9 @@ class SequencesTest : public testing::TestWithParam<int> {
   }
 
   std::mt19937 random_;
+  const std::unique_ptr<KvStore> store_;
   const KvLayout layout_;
   const StateLayout state_;
-  std::unique_ptr<KvStore> store_;
   BlockPool pool_;
   std::vector<WrittenSequence> sequences_;
   int most_used_ = 0;

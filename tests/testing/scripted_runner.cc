@@ -154,7 +154,8 @@ StateLayout ScriptedRunner::state_layout(const AttentionParams& params) const {
   return {.record_bytes = layout_.block_bytes() / static_cast<size_t>(layout_.block_size),
           .num_layers = 1,
           .num_kv_heads = 1,
-          .block_bytes = layout_.block_bytes()};
+          .lane_bytes = layout_.block_bytes(),
+          .lane_stride = layout_.block_bytes()};
 }
 
 absl::StatusOr<std::unique_ptr<SequenceState>> ScriptedRunner::NewState(

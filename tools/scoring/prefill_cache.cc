@@ -6,6 +6,7 @@
 #include <fstream>
 #include <memory>
 #include <system_error>
+#include <vector>
 
 #include "base/dtype.h"
 #include "fmt/format.h"
@@ -56,9 +57,9 @@ absl::Status PrefillCache::Store(absl::Span<const int32_t> tokens, const BlockTa
   std::filesystem::create_directories(folder_, error);
   std::ofstream out(part, std::ios::binary);
   uint64_t fingerprint = Fingerprint({});
+  std::vector<std::byte> block(layout.block_bytes());
   for (int b = 0; b < layout.blocks_for(static_cast<int>(tokens.size())); ++b) {
-    const absl::Span<const std::byte> block(measured_.store().block(table.blocks[b]),
-                                            layout.block_bytes());
+    measured_.store().ReadBlock(table.blocks[b], absl::MakeSpan(block));
     fingerprint = Fingerprint(block, fingerprint);
     out.write(reinterpret_cast<const char*>(block.data()),
               static_cast<std::streamsize>(block.size()));

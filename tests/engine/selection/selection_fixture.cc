@@ -48,19 +48,19 @@ FakeSequence::FakeSequence(const SelectionShape& shape, const AttentionParams& p
                        .block_size = shape.block_size,
                        .dtype = shape.dtype};
   const KvLayout& layout = resources_.layout;
-  state_layout_ = StateLayoutFor(params, resources_);
   const int num_blocks = layout.blocks_for(max_tokens);
-  const int num_state_blocks = state_layout_.blocks_for(num_blocks);
+  const int num_state_blocks = StateLayoutFor(params, resources_).blocks_for(num_blocks);
   const int num_all = num_blocks + num_state_blocks;
   store_ = *KvStore::Create(
       layout, {.capacity_bytes =
                    int64_t{num_all} * static_cast<int64_t>((layout.block_bytes() + 63) / 64 * 64)});
+  resources_.layout = store_->layout();
+  state_layout_ = StateLayoutFor(params, resources_);
   // Neither in order nor next to each other.
   for (int b = 0; b < num_blocks; ++b) table_.blocks.push_back(num_blocks - 1 - b);
   for (int b = 0; b < num_state_blocks; ++b) table_.state_blocks.push_back(num_all - 1 - b);
-  for (int b = 0; b < num_all; ++b) {
-    std::fill_n(store_->block(b), layout.block_bytes(), std::byte{kRubbish});
-  }
+  const std::vector<std::byte> rubbish(layout.block_bytes(), std::byte{kRubbish});
+  for (int b = 0; b < num_all; ++b) store_->WriteBlock(rubbish, b);
   store_->BlockBases(table_, max_tokens, &blocks_);
   store_->StateBases(table_, &state_blocks_);
   queries_.resize(static_cast<size_t>(shape.num_layers));
@@ -78,8 +78,10 @@ std::unique_ptr<TokenSelector> FakeSequence::NewSelector() const {
 
 std::unique_ptr<FakeSequence> FakeSequence::Fork(unsigned seed) const {
   auto fork = std::make_unique<FakeSequence>(shape_, params_, max_tokens_, seed, num_threads_);
+  std::vector<std::byte> block(store_->layout().block_bytes());
   for (int b = 0; b < store_->num_blocks(); ++b) {
-    std::copy_n(store_->block(b), store_->layout().block_bytes(), fork->store_->block(b));
+    store_->ReadBlock(b, absl::MakeSpan(block));
+    fork->store_->WriteBlock(block, b);
   }
   fork->table_.num_tokens = table_.num_tokens;
   std::copy_n(seeds_.begin(), table_.num_tokens, fork->seeds_.begin());
