@@ -269,6 +269,24 @@ def draw_decode(pyplot, results, path):
     pyplot.close(figure)
 
 
+def label_offsets(points, char=5, height=9):
+    """Where the label of each (x, y, text) goes, in points from it: beside it, or above or below what is there already.
+
+    Takes and gives points of 1/72 inch; `char` and `height` are a letter's.
+    """
+    placed, offsets = [], {}
+    for index in sorted(range(len(points)), key=lambda i: points[i][:2]):
+        x, y, text = points[index]
+        for lines in (0, -1, 1, -2, 2, -3, 3):
+            left, bottom = x + 5, y + 4 + lines * height
+            box = (left, bottom, left + char * len(text), bottom + height)
+            if all(box[0] >= b[2] or b[0] >= box[2] or box[1] >= b[3] or b[1] >= box[3] for b in placed):
+                break
+        placed.append(box)
+        offsets[index] = (5, 4 + lines * height)
+    return [offsets[index] for index in range(len(points))]
+
+
 def draw_frontier(pyplot, results, divergences, depth, path):
     figure, axes = pyplot.subplots(1, len(results), figsize=(7.5 * len(results), 6), squeeze=False)
     for axis, result in zip(axes[0], results):
@@ -276,6 +294,7 @@ def draw_frontier(pyplot, results, divergences, depth, path):
         budgets = budgets_of(measured)
         depths = {row["depth"] for row in measured}
         shown = depth if depth in depths else max(depths)
+        named = []
         for row in measured:
             if row["depth"] != shown:
                 continue
@@ -291,10 +310,14 @@ def draw_frontier(pyplot, results, divergences, depth, path):
                 axis.errorbar(row["ms_per_token"], kl, yerr=error, fmt=".", color="0.7", capsize=1, linewidth=0.7, zorder=1)
                 continue
             axis.errorbar(row["ms_per_token"], kl, yerr=error, fmt="s" if is_other else "o", capsize=2)
-            axis.annotate(label(row, budgets), (row["ms_per_token"], kl), textcoords="offset points", xytext=(5, 4), fontsize=7)
+            named.append((row["ms_per_token"], kl, label(row, budgets)))
         axis.set(xscale="log", yscale="log", xlabel=f"ms per token at {depth_name(shown)} (line: dense)", ylabel="mean KL to dense, nats",
                  title=f"{short_name(result)}\n{machine_line(result)}")
         axis.grid(True, which="both", alpha=0.3)
+        to_points = 72 / figure.dpi
+        places = [(*(axis.transData.transform((ms, kl)) * to_points), text) for ms, kl, text in named]
+        for (ms, kl, text), offset in zip(named, label_offsets(places)):
+            axis.annotate(text, (ms, kl), textcoords="offset points", xytext=offset, fontsize=7)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

@@ -123,6 +123,19 @@ class PlotTest(unittest.TestCase):
         self.assertIn("measured: decode", done.stderr)
         self.assertEqual((self.folder / "page.md").read_text(encoding="utf-8"), "nothing")
 
+    def test_labels_of_points_close_together_do_not_overlap(self):
+        spec = importlib.util.spec_from_file_location("plot", SCRIPT)
+        plot = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(plot)
+        points = [(100, 50, "sketch"), (101, 50, "quality"), (100, 51, "fast"), (300, 50, "exact"), (131, 52, "pca")]
+        offsets = plot.label_offsets(points)
+        self.assertEqual(offsets[0], (5, 4))  # the first from the left keeps its usual place
+        self.assertEqual(offsets[3], (5, 4))
+        boxes = [(x + dx, y + dy, x + dx + 5 * len(text), y + dy + 9) for (x, y, text), (dx, dy) in zip(points, offsets)]
+        for i, a in enumerate(boxes):
+            for b in boxes[:i]:
+                self.assertTrue(a[0] >= b[2] or b[0] >= a[2] or a[1] >= b[3] or b[1] >= a[3], (a, b))
+
     @unittest.skipUnless(importlib.util.find_spec("matplotlib"), "needs matplotlib: pip install -r bench/requirements.txt")
     def test_images_are_drawn(self):
         (self.folder / "page.md").write_text(PAGE, encoding="utf-8")
