@@ -6,7 +6,7 @@
 namespace tokenbutler {
 
 // y = x W^T + bias for a few rows, as fast as W can be read from memory: W is read once for each
-// 16 rows of x.
+// 16 rows of x, or 32 (CpuTarget::kAvx512Bf16).
 struct LinearParams {
   const void* x = nullptr;  // [num_rows, in_features] x_dtype
   DType x_dtype = DType::kF32;

@@ -66,7 +66,8 @@ TEST_P(LinearTest, EqualsPlain) {
   for (const Shape shape :
        {Shape{1, 1, 1}, Shape{1, 7, 5}, Shape{2, 16, 4}, Shape{3, 31, 17}, Shape{4, 33, 2},
         Shape{5, 64, 33}, Shape{7, 100, 3}, Shape{16, 576, 192}, Shape{17, 129, 66},
-        Shape{1, 1536, 576}, Shape{33, 40, 20}}) {
+        Shape{1, 1536, 576}, Shape{33, 40, 20}, Shape{9, 1025, 18}, Shape{35, 2048, 16},
+        Shape{4, 1024, 35}, Shape{40, 1607, 33}}) {
     for (const DTypes dtypes : kDTypes) {
       for (const bool with_bias : {false, true}) {
         SCOPED_TRACE(testing::Message() << shape.num_rows << "x" << shape.in_features << "x"
@@ -83,24 +84,26 @@ TEST_P(LinearTest, EqualsPlain) {
 }
 
 TEST_P(LinearTest, RowsDoNotDependOnTheirNumberNorOnThreads) {
-  constexpr Shape kShape{19, 203, 150};
-  for (const DTypes dtypes : kDTypes) {
-    LinearCase all(kShape, dtypes, true);
-    ComputePool one_thread(1);
-    const std::vector<float> expected = all.Run(one_thread);
-    for (const int num_threads : {1, 2, 3}) {
-      ComputePool pool(num_threads);
-      for (int num_rows = 1; num_rows <= kShape.num_rows; ++num_rows) {
-        // The last `num_rows` rows: every row in every place of a tile.
-        const int first = kShape.num_rows - num_rows;
-        LinearCase some(kShape, dtypes, true);
-        some.params.num_rows = num_rows;
-        some.params.x = some.x.data() + size_t(first) * kShape.in_features * DTypeBytes(dtypes.x);
-        const std::vector<float> y = some.Run(pool);
-        ASSERT_EQ(std::memcmp(y.data(), expected.data() + size_t(first) * kShape.out_features,
-                              size_t(num_rows) * kShape.out_features * sizeof(float)),
-                  0)
-            << num_rows << " rows, " << num_threads << " threads, " << DTypeName(dtypes.x);
+  // Short ones and long ones, which kernels may cut.
+  for (const Shape shape : {Shape{19, 203, 150}, Shape{35, 1100, 21}}) {
+    for (const DTypes dtypes : kDTypes) {
+      LinearCase all(shape, dtypes, true);
+      ComputePool one_thread(1);
+      const std::vector<float> expected = all.Run(one_thread);
+      for (const int num_threads : {1, 2, 3}) {
+        ComputePool pool(num_threads);
+        for (int num_rows = 1; num_rows <= shape.num_rows; ++num_rows) {
+          // The last `num_rows` rows: every row in every place of a tile.
+          const int first = shape.num_rows - num_rows;
+          LinearCase some(shape, dtypes, true);
+          some.params.num_rows = num_rows;
+          some.params.x = some.x.data() + size_t(first) * shape.in_features * DTypeBytes(dtypes.x);
+          const std::vector<float> y = some.Run(pool);
+          ASSERT_EQ(std::memcmp(y.data(), expected.data() + size_t(first) * shape.out_features,
+                                size_t(num_rows) * shape.out_features * sizeof(float)),
+                    0)
+              << num_rows << " rows, " << num_threads << " threads, " << DTypeName(dtypes.x);
+        }
       }
     }
   }
