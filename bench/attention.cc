@@ -11,17 +11,21 @@
 namespace tokenbutler {
 namespace {
 
+KvLayout LayoutOf(const DenseAttentionOptions& o) {
+  return {.num_layers = 1,
+          .num_kv_heads = o.num_kv_heads,
+          .head_dim = o.head_dim,
+          .dtype = DType::kBF16,
+          .group_blocks = KvLayout::kGroupBlocks};
+}
+
 // One step's attention of one layer for `batch` sequences of `depth` tokens, on a cache that is
 // larger than kColdBytes in all: the sequences of successive calls lie one after the other in it.
 class AttentionCase {
  public:
   AttentionCase(const DenseAttentionOptions& o, int depth, int batch, const Buffer& cache)
       : query_(static_cast<size_t>(batch) * o.num_heads * o.head_dim, 0.1f), out_(query_.size()) {
-    params_.layout = {.num_layers = 1,
-                      .num_kv_heads = o.num_kv_heads,
-                      .head_dim = o.head_dim,
-                      .dtype = DType::kBF16,
-                      .group_blocks = KvLayout::kGroupBlocks};
+    params_.layout = LayoutOf(o);
     params_.num_heads = o.num_heads;
     params_.softmax_scale = 1.0f / std::sqrt(static_cast<float>(o.head_dim));
     for (size_t count = 1; params_.layout.blocks_bytes(count) <= cache.size(); ++count) {
@@ -81,8 +85,9 @@ absl::StatusOr<Report> RunAttention(const DenseAttentionOptions& o, ComputePool&
   for (const int depth : o.depths) {
     for (const int batch : o.batches) {
       fmt::print(stderr, "\rattention: depth {} x {} ", depth, batch);
-      const size_t token_bytes = size_t{4} * o.num_kv_heads * o.head_dim;  // bf16 K and V
-      const size_t needed = (depth + size_t{128}) * batch * token_bytes;
+      const KvLayout layout = LayoutOf(o);
+      const size_t needed =
+          layout.blocks_bytes(static_cast<size_t>(layout.blocks_for(depth)) * batch);
       ASSIGN_OR_RETURN(Buffer cache,
                        Buffer::Allocate(std::max(kColdBytes, needed), MemoryKind::kHugePage));
       std::memset(cache.data(), 0x3c, cache.size());  // bf16 0.0115

@@ -11,7 +11,7 @@ namespace {
 int GroupBlocksFor(const KvLayout& layout, int64_t capacity_bytes) {
   constexpr int64_t kLeastGroups = 16;
   constexpr size_t kLine = 64;
-  if (layout.head_bytes() == 0 || layout.head_bytes() % kLine != 0) return 1;
+  if (layout.block_bytes() == 0 || layout.head_bytes() % kLine != 0) return 1;
   const int64_t num_blocks = capacity_bytes / static_cast<int64_t>(layout.block_bytes());
   int64_t group = KvLayout::kGroupBlocks;
   while (group > 1 && group * kLeastGroups > num_blocks) group /= 2;

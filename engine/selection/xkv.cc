@@ -211,8 +211,12 @@ PolicyMemory Memory(const AttentionParams&, const SelectionResources& resources,
   const int64_t width = int64_t{layout.num_kv_heads} * layout.head_dim;
   const int64_t factor_rows = num_tokens + kGroupLayers * width;
   const int64_t rotations = int64_t{num_tokens} * layout.head_dim * int64_t{sizeof(float)};
+  // As in the largest groups: whoever asks before there is a cache does not know how large they
+  // are.
+  KvLayout one_layer = OneLayer(layout);
+  one_layer.group_blocks = KvLayout::kGroupBlocks;
   const auto blocks = static_cast<size_t>(layout.blocks_for(num_tokens));
-  const auto rows = static_cast<int64_t>(OneLayer(layout).blocks_bytes(blocks));
+  const auto rows = static_cast<int64_t>(one_layer.blocks_bytes(blocks));
   return {.own = rows + 2 * kChunkTokens * width * int64_t{sizeof(float)},
           .shared = groups * factor_rows * ranks * int64_t{sizeof(BF16)} + rotations};
 }

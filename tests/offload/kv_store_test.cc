@@ -211,6 +211,17 @@ TEST(KvStoreTest, GroupsBlocksOnlyWhereLanesAreAlignedAndLittleIsLost) {
       << "copies to the device take whole blocks";
 }
 
+TEST(KvStoreTest, RefusesALayoutWithoutBytes) {
+  for (int KvLayout::*field : {&KvLayout::num_layers, &KvLayout::num_kv_heads, &KvLayout::head_dim,
+                               &KvLayout::block_size}) {
+    KvLayout layout = SmallLayout();
+    layout.head_dim = 16;
+    layout.*field = 0;
+    EXPECT_EQ(KvStore::Create(layout, {.capacity_bytes = 1 << 20}).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
 TEST(KvStoreTest, BlocksOfAGroupAreReadWrittenAndCopiedWhole) {
   KvLayout layout = SmallLayout();
   layout.head_dim = 16;
